@@ -1,0 +1,15 @@
+// The parts of the module coop_jax._ext.
+#ifndef COOP_BINDINGS_H_
+#define COOP_BINDINGS_H_
+
+#include <nanobind/nanobind.h>
+
+namespace coop {
+
+void BindGraph(nanobind::module_& m);
+void BindPlan(nanobind::module_& m);
+void BindPool(nanobind::module_& m);
+
+}  // namespace coop
+
+#endif  // COOP_BINDINGS_H_

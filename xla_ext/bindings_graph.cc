@@ -1,0 +1,154 @@
+// Graph.
+
+#include <nanobind/stl/optional.h>
+
+#include "bindings.h"
+#include "bindings_arrays.h"
+#include "core/graph.h"
+
+namespace coop {
+namespace {
+
+constexpr const char* kGraphDoc = R"(
+A program to plan: operations in execution order and the tensors between them.
+
+Immutable, and checked when it is made (`ValueError`, naming the operation or
+tensor at fault). Operation `i` reads `op_inputs[op_inputs_ptr[i]:op_inputs_ptr[i
++ 1]]` and makes the same range of `op_outputs`; a repeated operand counts once.
+A tensor that no operation makes is a graph input, there from the start.
+
+Arguments:
+  op_seconds: float64, the time each operation takes.
+  op_workspace_bytes: int64, scratch memory while it runs.
+  op_recomputable: bool, whether it may run more than once.
+  op_inputs_ptr, op_inputs, op_outputs_ptr, op_outputs: int64, as above.
+  tensor_bytes: int64. A tensor of no bytes takes no place.
+  tensor_external: bool, lives outside the pool (XLA's argument and output
+    buffers): no pool bytes, never evicted.
+  tensor_pinned: bool, lives in the pool, never evicted, never moved.
+  tensor_output: bool, must be resident when the program ends.
+  in_place: int64 (k, 3), rows (operation, input, output): the output may take
+    over the block of the input. Same bytes, both in the pool.
+  overwrites: int64 (k, 3), rows (operation, old, new): the operation mutates,
+    the old value is gone for good. Both external or both pinned, same bytes,
+    and nothing may read the old one afterwards.
+  releases: int64 (k, 2), rows (operation, tensor): the program drops its handle
+    after the operation; tensors not listed are held to the end. Default: every
+    tensor is released after its last use.
+)";
+
+Graph* MakeGraph(void* storage, const AnyArray& op_seconds,
+                 const AnyArray& op_workspace_bytes,
+                 const AnyArray& op_recomputable,
+                 const AnyArray& op_inputs_ptr, const AnyArray& op_inputs,
+                 const AnyArray& op_outputs_ptr, const AnyArray& op_outputs,
+                 const AnyArray& tensor_bytes, const AnyArray& tensor_external,
+                 const AnyArray& tensor_pinned, const AnyArray& tensor_output,
+                 const AnyArray& in_place, const AnyArray& overwrites,
+                 const std::optional<AnyArray>& releases) {
+  GraphArrays arrays{
+      .op_seconds = ToVector<double>(op_seconds, "Graph: `op_seconds`"),
+      .op_workspace_bytes =
+          ToVector<int64_t>(op_workspace_bytes, "Graph: `op_workspace_bytes`"),
+      .op_recomputable =
+          ToVector<bool>(op_recomputable, "Graph: `op_recomputable`"),
+      .op_inputs_ptr =
+          ToVector<int64_t>(op_inputs_ptr, "Graph: `op_inputs_ptr`"),
+      .op_inputs = ToVector<int64_t>(op_inputs, "Graph: `op_inputs`"),
+      .op_outputs_ptr =
+          ToVector<int64_t>(op_outputs_ptr, "Graph: `op_outputs_ptr`"),
+      .op_outputs = ToVector<int64_t>(op_outputs, "Graph: `op_outputs`"),
+      .tensor_bytes = ToVector<int64_t>(tensor_bytes, "Graph: `tensor_bytes`"),
+      .tensor_external =
+          ToVector<bool>(tensor_external, "Graph: `tensor_external`"),
+      .tensor_pinned = ToVector<bool>(tensor_pinned, "Graph: `tensor_pinned`"),
+      .tensor_output = ToVector<bool>(tensor_output, "Graph: `tensor_output`"),
+      .in_place = ToRecords<InPlacePair>(in_place, "Graph: `in_place`"),
+      .overwrites = ToRecords<Overwrite>(overwrites, "Graph: `overwrites`"),
+      .releases = std::nullopt,
+  };
+  if (releases) {
+    arrays.releases = ToRecords<Release>(*releases, "Graph: `releases`");
+  }
+  return new (storage) Graph(std::move(arrays));
+}
+
+// One value per tensor, as a new array.
+template <typename Value>
+auto PerTensor(const Graph& graph, Value value) {
+  using T = decltype(value(TensorIdx{0}));
+  auto* values = new T[At(graph.num_tensors())];
+  for (TensorIdx t = 0; t < graph.num_tensors(); ++t) values[t] = value(t);
+  nb::capsule owner(values, [](void* p) noexcept {
+    delete[] static_cast<T*>(p);
+  });
+  return nb::ndarray<nb::numpy, T, nb::ndim<1>>(
+      values, {At(graph.num_tensors())}, owner);
+}
+
+}  // namespace
+
+void BindGraph(nb::module_& m) {
+  nb::class_<Graph>(m, "Graph", kGraphDoc)
+      .def(
+          "__init__",
+          [](Graph* graph, AnyArray op_seconds, AnyArray op_workspace_bytes,
+             AnyArray op_recomputable, AnyArray op_inputs_ptr,
+             AnyArray op_inputs, AnyArray op_outputs_ptr, AnyArray op_outputs,
+             AnyArray tensor_bytes, AnyArray tensor_external,
+             AnyArray tensor_pinned, AnyArray tensor_output, AnyArray in_place,
+             AnyArray overwrites, std::optional<AnyArray> releases) {
+            MakeGraph(graph, op_seconds, op_workspace_bytes, op_recomputable,
+                      op_inputs_ptr, op_inputs, op_outputs_ptr, op_outputs,
+                      tensor_bytes, tensor_external, tensor_pinned,
+                      tensor_output, in_place, overwrites, releases);
+          },
+          nb::arg("op_seconds"), nb::arg("op_workspace_bytes"),
+          nb::arg("op_recomputable"), nb::arg("op_inputs_ptr"),
+          nb::arg("op_inputs"), nb::arg("op_outputs_ptr"),
+          nb::arg("op_outputs"), nb::arg("tensor_bytes"),
+          nb::arg("tensor_external"), nb::arg("tensor_pinned"),
+          nb::arg("tensor_output"), nb::arg("in_place"),
+          nb::arg("overwrites"), nb::arg("releases") = nb::none())
+      .def_prop_ro("num_ops", &Graph::num_ops)
+      .def_prop_ro("num_tensors", &Graph::num_tensors)
+      .def_prop_ro(
+          "producer",
+          [](const Graph& graph) {
+            return PerTensor(graph,
+                             [&](TensorIdx t) { return graph.producer(t); });
+          },
+          "int64 per tensor: the operation that makes it, -1 for a graph "
+          "input.")
+      .def_prop_ro(
+          "last_use",
+          [](const Graph& graph) {
+            return PerTensor(graph,
+                             [&](TensorIdx t) { return graph.last_use(t); });
+          },
+          "int64 per tensor: the last operation that reads it; `num_ops` for "
+          "an output; its producer if nothing reads it.")
+      .def_prop_ro(
+          "evictable",
+          [](const Graph& graph) {
+            return PerTensor(graph, [&](TensorIdx t) {
+              return graph.is_evictable(t);
+            });
+          },
+          "bool per tensor: a planner may drop it while the program still "
+          "holds it.")
+      .def_prop_ro(
+          "deadline",
+          [](const Graph& graph) {
+            return PerTensor(graph,
+                             [&](TensorIdx t) { return graph.deadline(t); });
+          },
+          "int64 per tensor: the position after which it may no longer be "
+          "recomputable, 2**63 - 1 if there is none.")
+      .def("__repr__", [](const Graph& graph) {
+        return "Graph(num_ops=" + std::to_string(graph.num_ops()) +
+               ", num_tensors=" + std::to_string(graph.num_tensors()) + ")";
+      });
+}
+
+}  // namespace coop

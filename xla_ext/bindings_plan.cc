@@ -1,0 +1,424 @@
+// Options, plans and what is found out about them.
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "bindings_arrays.h"
+#include "core/bounds.h"
+#include "core/minimum.h"
+#include "core/options.h"
+#include "core/schedule.h"
+#include "core/simulator.h"
+#include "core/validator.h"
+
+namespace coop {
+namespace {
+
+template <typename... Parts>
+[[noreturn]] void RaiseValueError(const Parts&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  throw nb::value_error(text.str().c_str());
+}
+
+// Enumerators as Python sees them.
+template <typename Enum, size_t kSize>
+using Names = std::array<std::pair<const char*, Enum>, kSize>;
+
+constexpr Names<PolicyKind, 3> kPolicies{{{"coop", PolicyKind::kCoop},
+                                          {"dtr", PolicyKind::kDtr},
+                                          {"dte", PolicyKind::kDte}}};
+constexpr Names<Neighbourhood, 3> kNeighbourhoods{
+    {{"estar", Neighbourhood::kExact},
+     {"eq", Neighbourhood::kComponents},
+     {"local", Neighbourhood::kLocal}}};
+
+template <typename Enum, size_t kSize>
+Enum Parse(const Names<Enum, kSize>& names, const char* argument,
+           std::string_view text) {
+  std::string allowed;
+  for (const auto& [name, value] : names) {
+    if (text == name) return value;
+    allowed += (allowed.empty() ? "'" : ", '") + std::string(name) + "'";
+  }
+  RaiseValueError("PlanOptions: `", argument, "` must be one of ", allowed,
+                  ", got '", text, "'");
+}
+
+template <typename Enum, size_t kSize>
+std::string NameOf(const Names<Enum, kSize>& names, Enum wanted) {
+  for (const auto& [name, value] : names) {
+    if (value == wanted) return name;
+  }
+  return "?";
+}
+
+void CheckAlignment(const char* where, Bytes alignment) {
+  if (alignment > 0 && (alignment & (alignment - 1)) == 0) return;
+  RaiseValueError(where, ": `alignment` must be a power of two, got ",
+                  alignment);
+}
+
+void CheckCapacity(const char* where, Bytes capacity) {
+  if (capacity >= 0) return;
+  RaiseValueError(where, ": `capacity` must not be negative, got ", capacity);
+}
+
+void BindOptions(nb::module_& m) {
+  nb::class_<PlanOptions>(m, "PlanOptions", R"(
+What a caller may choose about a plan.
+
+Arguments:
+  policy: "coop", or one of its baselines "dtr" and "dte".
+  alignment: every block starts at a multiple of it; a power of two.
+  sliding_window: (coop) off: one tensor at a time, as in DTE.
+  partition: (coop) cheap operations' outputs at the high end of the pool, the
+    others at the low end.
+  recomputable_in_place: (coop) an output may overwrite an input that is needed
+    later but can be recomputed. Off: copy on write, unless `copy_on_write` says
+    otherwise.
+  density_threshold: (coop) seconds per byte below which an operation is cheap.
+    Default: Otsu's split of the graph's operations.
+  copy_on_write: every output gets a fresh block, also over an input that nothing
+    needs any more, and an overwritten pinned tensor moves. Default: True for the
+    baselines.
+  dtr_neighbourhood: "estar", "eq" or "local".
+  ignore_small: (dtr) skip tensors below 1 % of the average size.
+  sampling: (dtr) look at about 2 sqrt(n) of n candidates, drawn with `seed`.
+  overhead_limit: give up once the time run exceeds this many times the
+    program's.
+)")
+      .def(
+          "__init__",
+          [](PlanOptions* options, const std::string& policy, Bytes alignment,
+             bool sliding_window, bool partition, bool recomputable_in_place,
+             std::optional<double> density_threshold,
+             std::optional<bool> copy_on_write,
+             const std::string& dtr_neighbourhood, bool ignore_small,
+             bool sampling, uint64_t seed,
+             std::optional<double> overhead_limit) {
+            CheckAlignment("PlanOptions", alignment);
+            if (density_threshold && !(*density_threshold >= 0)) {
+              RaiseValueError("PlanOptions: `density_threshold` must not be "
+                              "negative, got ",
+                              *density_threshold);
+            }
+            if (overhead_limit && !(*overhead_limit >= 1)) {
+              RaiseValueError(
+                  "PlanOptions: `overhead_limit` must be at least 1, got ",
+                  *overhead_limit);
+            }
+            new (options) PlanOptions{
+                .policy = Parse(kPolicies, "policy", policy),
+                .alignment = alignment,
+                .sliding_window = sliding_window,
+                .partition = partition,
+                .recomputable_in_place = recomputable_in_place,
+                .density_threshold = density_threshold,
+                .copy_on_write = copy_on_write,
+                .dtr_neighbourhood = Parse(
+                    kNeighbourhoods, "dtr_neighbourhood", dtr_neighbourhood),
+                .ignore_small = ignore_small,
+                .sampling = sampling,
+                .seed = seed,
+                .overhead_limit = overhead_limit,
+            };
+          },
+          nb::kw_only(), nb::arg("policy") = "coop", nb::arg("alignment") = 64,
+          nb::arg("sliding_window") = true, nb::arg("partition") = true,
+          nb::arg("recomputable_in_place") = true,
+          nb::arg("density_threshold") = nb::none(),
+          nb::arg("copy_on_write") = nb::none(),
+          nb::arg("dtr_neighbourhood") = "eq", nb::arg("ignore_small") = false,
+          nb::arg("sampling") = false, nb::arg("seed") = 0,
+          nb::arg("overhead_limit") = nb::none())
+      .def_prop_ro("policy",
+                   [](const PlanOptions& options) {
+                     return NameOf(kPolicies, options.policy);
+                   })
+      .def_ro("alignment", &PlanOptions::alignment)
+      .def_ro("sliding_window", &PlanOptions::sliding_window)
+      .def_ro("partition", &PlanOptions::partition)
+      .def_ro("recomputable_in_place", &PlanOptions::recomputable_in_place)
+      .def_ro("density_threshold", &PlanOptions::density_threshold)
+      .def_prop_ro("copy_on_write", &CopiesOnWrite)
+      .def_prop_ro("dtr_neighbourhood",
+                   [](const PlanOptions& options) {
+                     return NameOf(kNeighbourhoods, options.dtr_neighbourhood);
+                   })
+      .def_ro("ignore_small", &PlanOptions::ignore_small)
+      .def_ro("sampling", &PlanOptions::sampling)
+      .def_ro("seed", &PlanOptions::seed)
+      .def_ro("overhead_limit", &PlanOptions::overhead_limit);
+}
+
+void BindStatistics(nb::module_& m) {
+  nb::class_<Statistics>(m, "Statistics", "What a plan costs.")
+      .def_ro("compute_seconds", &Statistics::compute_seconds,
+              "Every operation once.")
+      .def_ro("recompute_seconds", &Statistics::recompute_seconds)
+      .def_prop_ro("compute_overhead", &Statistics::compute_overhead,
+                   "Seconds of everything run over `compute_seconds`.")
+      .def_ro("forced_evictions", &Statistics::forced_evictions,
+              "Evictions to make room.")
+      .def_ro("eager_evictions", &Statistics::eager_evictions,
+              "Evictable tensors freed because the program let go of them.")
+      .def_ro("recomputations", &Statistics::recomputations,
+              "Operations run again.")
+      .def_ro("pieces_examined", &Statistics::pieces_examined,
+              "By all searches together.")
+      .def_ro("search_seconds", &Statistics::search_seconds,
+              "Searching and evicting; the only figure that varies between "
+              "equal plans.")
+      .def_ro("peak_bytes", &Statistics::peak_bytes,
+              "The highest end address of any block.")
+      .def_ro("max_live_bytes", &Statistics::max_live_bytes,
+              "The most bytes in use at once.")
+      .def_ro("density_threshold", &Statistics::density_threshold,
+              "Seconds per byte below which an operation counted as cheap.")
+      .def_ro("fragmentation_rate", &Statistics::fragmentation_rate,
+              "Mean over `Schedule.events` of free bytes over capacity, the "
+              "block just found counted as free.")
+      .def_ro("fragmentation_rate_block_used",
+              &Statistics::fragmentation_rate_block_used,
+              "The same with that block counted as used.")
+      .def("__repr__", [](const Statistics& statistics) {
+        std::ostringstream text;
+        text << "Statistics(compute_overhead=" << statistics.compute_overhead()
+             << ", forced_evictions=" << statistics.forced_evictions
+             << ", eager_evictions=" << statistics.eager_evictions
+             << ", recomputations=" << statistics.recomputations
+             << ", peak_bytes=" << statistics.peak_bytes << ")";
+        return text.str();
+      });
+}
+
+void BindSchedule(nb::module_& m) {
+  nb::class_<Schedule>(m, "Schedule", R"(
+A plan: what runs when, and where everything lives.
+
+Made by `plan`, or from arrays, to check a schedule that came from elsewhere.
+The arrays are read-only views, all int64.
+)")
+      .def(
+          "__init__",
+          [](Schedule* schedule, AnyArray steps, AnyArray placements,
+             AnyArray initial_placements, AnyArray workspaces, Bytes capacity,
+             Bytes peak_bytes, Bytes alignment, bool copy_on_write) {
+            CheckAlignment("Schedule", alignment);
+            CheckCapacity("Schedule", capacity);
+            new (schedule) Schedule{
+                .steps = ToRecords<Step>(steps, "Schedule: `steps`"),
+                .placements =
+                    ToRecords<Placement>(placements, "Schedule: `placements`"),
+                .initial_placements = ToRecords<InitialPlacement>(
+                    initial_placements, "Schedule: `initial_placements`"),
+                .workspaces = ToRecords<WorkspacePlacement>(
+                    workspaces, "Schedule: `workspaces`"),
+                .events = {},
+                .capacity = capacity,
+                .alignment = alignment,
+                .copy_on_write = copy_on_write,
+                .statistics = {.peak_bytes = peak_bytes},
+            };
+          },
+          nb::arg("steps"), nb::arg("placements"),
+          nb::arg("initial_placements"), nb::arg("workspaces"),
+          nb::arg("capacity"), nb::arg("peak_bytes"),
+          nb::arg("alignment") = 64, nb::arg("copy_on_write") = false)
+      .def_prop_ro_static(
+          "COMPUTE",
+          [](nb::handle) { return static_cast<int>(StepKind::kCompute); },
+          "Step kind: run an operation for the first time.")
+      .def_prop_ro_static(
+          "RECOMPUTE",
+          [](nb::handle) { return static_cast<int>(StepKind::kRecompute); },
+          "Step kind: run it again, for its outputs that are not resident.")
+      .def_prop_ro_static(
+          "EVICT",
+          [](nb::handle) { return static_cast<int>(StepKind::kEvict); },
+          "Step kind: drop a tensor to make room.")
+      .def_prop_ro_static(
+          "FREE", [](nb::handle) { return static_cast<int>(StepKind::kFree); },
+          "Step kind: drop a tensor that the program has let go of.")
+      .def_prop_ro(
+          "steps",
+          [](nb::handle_t<Schedule> self) {
+            return ViewRecords(nb::cast<const Schedule&>(self).steps, self);
+          },
+          "(n, 2) rows (kind, operation or tensor), in order.")
+      .def_prop_ro(
+          "placements",
+          [](nb::handle_t<Schedule> self) {
+            return ViewRecords(nb::cast<const Schedule&>(self).placements,
+                               self);
+          },
+          "(m, 4) rows (step, tensor, offset, taken over): what each compute "
+          "or recompute step makes in the pool and where. If the block is that "
+          "of an input, `taken over` names it (else -1); its evict or free "
+          "step is among those right before, though the operation still reads "
+          "it.")
+      .def_prop_ro(
+          "initial_placements",
+          [](nb::handle_t<Schedule> self) {
+            return ViewRecords(
+                nb::cast<const Schedule&>(self).initial_placements, self);
+          },
+          "(k, 2) rows (tensor, offset): the graph inputs in the pool.")
+      .def_prop_ro(
+          "workspaces",
+          [](nb::handle_t<Schedule> self) {
+            return ViewRecords(nb::cast<const Schedule&>(self).workspaces,
+                               self);
+          },
+          "(j, 2) rows (step, offset).")
+      .def_prop_ro(
+          "events",
+          [](nb::handle_t<Schedule> self) {
+            return ViewRecords(nb::cast<const Schedule&>(self).events, self);
+          },
+          "(e, 4) rows (requested bytes, evictions, free bytes with the block "
+          "just found, nanoseconds), one per allocation that had to evict.")
+      .def_ro("capacity", &Schedule::capacity)
+      .def_ro("alignment", &Schedule::alignment)
+      .def_ro("copy_on_write", &Schedule::copy_on_write)
+      .def_ro("statistics", &Schedule::statistics)
+      .def("__repr__", [](const Schedule& schedule) {
+        return "Schedule(steps=" + std::to_string(schedule.steps.size()) +
+               ", capacity=" + std::to_string(schedule.capacity) +
+               ", peak_bytes=" +
+               std::to_string(schedule.statistics.peak_bytes) + ")";
+      });
+}
+
+std::string ReasonOf(const PlanFailure& failure) {
+  return failure.reason == PlanFailure::Reason::kOutOfMemory
+             ? "out_of_memory"
+             : "overhead_limit";
+}
+
+void BindFailure(nb::module_& m) {
+  nb::class_<PlanFailure>(m, "PlanFailure", "Why there is no schedule.")
+      .def_prop_ro("reason", &ReasonOf, "\"out_of_memory\" or \"overhead_limit\".")
+      .def_ro("op", &PlanFailure::op,
+              "The operation that could not run; -1: placing the graph inputs.")
+      .def_ro("requested_by", &PlanFailure::requested_by,
+              "The operation on whose behalf it was to run again; `op` itself "
+              "if it was its turn; `num_ops` for the outputs at the end.")
+      .def_ro("requested_bytes", &PlanFailure::requested_bytes)
+      .def_ro("free_bytes", &PlanFailure::free_bytes)
+      .def_ro("largest_free_bytes", &PlanFailure::largest_free_bytes)
+      .def_ro("pinned_bytes", &PlanFailure::pinned_bytes,
+              "In use and not evictable at that moment.")
+      .def_ro("capacity", &PlanFailure::capacity)
+      .def("__repr__", [](const PlanFailure& failure) {
+        std::ostringstream text;
+        text << "PlanFailure(reason='" << ReasonOf(failure)
+             << "', op=" << failure.op
+             << ", requested_by=" << failure.requested_by
+             << ", requested_bytes=" << failure.requested_bytes
+             << ", free_bytes=" << failure.free_bytes
+             << ", largest_free_bytes=" << failure.largest_free_bytes
+             << ", pinned_bytes=" << failure.pinned_bytes
+             << ", capacity=" << failure.capacity << ")";
+        return text.str();
+      });
+}
+
+// "step 12: overlap: tensor 3 at [0, 64) overlaps ..."
+std::vector<std::string> ValidateAsText(const Graph& graph,
+                                        const Schedule& schedule) {
+  std::vector<std::string> texts;
+  for (const auto& [violation, step, text] : Validate(graph, schedule)) {
+    texts.push_back("step " + std::to_string(step) + ": " + Name(violation) +
+                    ": " + text);
+  }
+  return texts;
+}
+
+void BindFunctions(nb::module_& m) {
+  m.def(
+      "plan",
+      [](const Graph& graph, Bytes capacity, const PlanOptions& options) {
+        CheckCapacity("plan", capacity);
+        nb::gil_scoped_release release;
+        return Plan(graph, capacity, options);
+      },
+      nb::arg("graph"), nb::arg("capacity"), nb::arg("options"),
+      "A schedule for a pool of `capacity` bytes, or why there is none.");
+  m.def("unconstrained", &PlanUnconstrained, nb::arg("graph"),
+        nb::arg("options"), nb::call_guard<nb::gil_scoped_release>(),
+        "The schedule without eviction. More capacity than its "
+        "`statistics.peak_bytes` is of no use.");
+  m.def("validate", &ValidateAsText, nb::arg("graph"), nb::arg("schedule"),
+        nb::call_guard<nb::gil_scoped_release>(), R"(
+Everything wrong with `schedule`, empty if it is valid.
+
+An independent replay. Each text reads "step <step>: <violation>: <what>", the
+violation being one of malformed, order, not_recomputable, missing_operand,
+overwritten, placement, out_of_range, alignment, overlap, take_over,
+not_resident, pinned, missing_output, peak.
+)");
+  nb::class_<MinimumPool>(m, "MinimumPool", "The smallest pool that was found.")
+      .def_ro("capacity", &MinimumPool::capacity)
+      .def_ro("schedule", &MinimumPool::schedule)
+      .def_ro("failure_below", &MinimumPool::failure_below,
+              "Why the largest smaller pool that was tried does not do; None "
+              "if this one is at the lower bound.");
+  m.def(
+      "minimum_pool",
+      [](const Graph& graph, const PlanOptions& options,
+         std::optional<Bytes> tolerance) {
+        if (tolerance && *tolerance < 0) {
+          RaiseValueError(
+              "minimum_pool: `tolerance` must not be negative, got ",
+              *tolerance);
+        }
+        nb::gil_scoped_release release;
+        return FindMinimumPool(graph, options, tolerance);
+      },
+      nb::arg("graph"), nb::arg("options"), nb::arg("tolerance") = nb::none(),
+      R"(
+The smallest pool, by bisection, that `options` can plan in.
+
+`tolerance` is in bytes, 0.5 % by default, and never finer than the alignment.
+A smaller feasible pool may exist, as feasibility need not be monotone.
+)");
+  m.def(
+      "lower_bound",
+      [](const Graph& graph, Bytes alignment) {
+        CheckAlignment("lower_bound", alignment);
+        const LowerBound bound = FindLowerBound(graph, alignment);
+        return std::pair(bound.bytes, bound.position);
+      },
+      nb::arg("graph"), nb::arg("alignment") = 64, R"(
+(bytes, operation): no pool smaller than that can do, because of the operation.
+
+The operation is -1 if it is the graph inputs together, `num_ops` if it is the
+outputs together.
+)");
+}
+
+}  // namespace
+
+void BindPlan(nb::module_& m) {
+  BindOptions(m);
+  BindStatistics(m);
+  BindSchedule(m);
+  BindFailure(m);
+  BindFunctions(m);
+}
+
+}  // namespace coop

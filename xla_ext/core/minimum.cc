@@ -1,0 +1,80 @@
+#include "core/minimum.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "core/bounds.h"
+#include "core/simulator.h"
+
+namespace coop {
+namespace {
+
+// Room for everything ever made side by side.
+Bytes TotalBytes(const Graph& graph, Bytes alignment) {
+  Bytes total = 0;
+  for (TensorIdx t = 0; t < graph.num_tensors(); ++t) {
+    if (!graph.is_external(t)) total += RoundUp(graph.bytes(t), alignment);
+  }
+  for (OpIdx op = 0; op < graph.num_ops(); ++op) {
+    total += RoundUp(graph.workspace_bytes(op), alignment);
+  }
+  return total;
+}
+
+}  // namespace
+
+Schedule PlanUnconstrained(const Graph& graph, const PlanOptions& options) {
+  PlanOptions from_the_left = options;
+  from_the_left.partition = false;
+  from_the_left.overhead_limit = std::nullopt;
+  PlanResult result =
+      Plan(graph, TotalBytes(graph, options.alignment), from_the_left);
+  if (auto* schedule = std::get_if<Schedule>(&result)) {
+    return std::move(*schedule);
+  }
+  throw std::logic_error(
+      "no plan in a pool with room for everything. This is a bug in coop_jax, "
+      "please report it");
+}
+
+std::optional<MinimumPool> FindMinimumPool(const Graph& graph,
+                                           const PlanOptions& options,
+                                           std::optional<Bytes> tolerance) {
+  std::optional<MinimumPool> best;
+  std::optional<PlanFailure> failure;
+  const auto is_feasible = [&](Bytes capacity) {
+    PlanResult result = Plan(graph, capacity, options);
+    if (auto* schedule = std::get_if<Schedule>(&result)) {
+      best = {capacity, std::move(*schedule), std::nullopt};
+      return true;
+    }
+    failure = std::get<PlanFailure>(result);
+    return false;
+  };
+
+  Bytes low = FindLowerBound(graph, options.alignment).bytes;
+  if (is_feasible(low)) return best;
+
+  // Fragmentation may defeat a plan at the unconstrained peak, hence the loop.
+  const Bytes total = TotalBytes(graph, options.alignment);
+  Bytes high = PlanUnconstrained(graph, options).statistics.peak_bytes;
+  high = std::max(high, low + options.alignment);
+  while (!is_feasible(high)) {
+    if (high >= total) return std::nullopt;
+    low = high;
+    high = std::min(2 * high, total);
+  }
+
+  while (high - low > std::max(tolerance.value_or(low / 200),
+                               options.alignment)) {
+    const Bytes middle =
+        RoundUp(low + (high - low) / 2, options.alignment);
+    if (middle >= high) break;
+    (is_feasible(middle) ? high : low) = middle;
+  }
+  best->failure_below = failure;
+  return best;
+}
+
+}  // namespace coop

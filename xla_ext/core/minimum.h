@@ -1,0 +1,40 @@
+// How small, and how large, a pool is worth asking for.
+#ifndef COOP_CORE_MINIMUM_H_
+#define COOP_CORE_MINIMUM_H_
+
+#include <optional>
+
+#include "core/graph.h"
+#include "core/options.h"
+#include "core/schedule.h"
+#include "core/types.h"
+
+namespace coop {
+
+// The schedule without any eviction in a pool that is always large enough. Its
+// statistics.peak_bytes is the capacity from which more memory is of no use.
+// Placed from the left throughout, or the peak would mean nothing.
+[[nodiscard]] Schedule PlanUnconstrained(const Graph& graph,
+                                         const PlanOptions& options);
+
+struct MinimumPool {
+  Bytes capacity = 0;
+  Schedule schedule;
+  // The failure at the largest capacity below that was tried and failed;
+  // nullopt if the lower bound itself was enough.
+  std::optional<PlanFailure> failure_below;
+};
+
+// The smallest capacity that can be planned with `options`, found by bisection
+// between the lower bound and the unconstrained peak, until the two are at most
+// `tolerance` bytes apart (default: 0.5 % of the smaller, at least the
+// alignment). Feasibility need not be monotone in the capacity: a smaller
+// feasible one may exist. nullopt if nothing can be planned, which takes an
+// overhead limit below 1.
+[[nodiscard]] std::optional<MinimumPool> FindMinimumPool(
+    const Graph& graph, const PlanOptions& options,
+    std::optional<Bytes> tolerance = std::nullopt);
+
+}  // namespace coop
+
+#endif  // COOP_CORE_MINIMUM_H_

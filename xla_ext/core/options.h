@@ -1,0 +1,55 @@
+// What a caller may choose about a plan.
+#ifndef COOP_CORE_OPTIONS_H_
+#define COOP_CORE_OPTIONS_H_
+
+#include <optional>
+
+#include "core/types.h"
+
+namespace coop {
+
+enum class PolicyKind { kCoop, kDtr, kDte };
+
+// Which recomputation DTR charges to a tensor beside its own.
+enum class Neighbourhood {
+  kExact,       // e*: all evicted tensors reachable through evicted ones.
+  kComponents,  // Union-find classes of the direct evicted neighbours.
+  kLocal,       // None.
+};
+
+struct PlanOptions {
+  PolicyKind policy = PolicyKind::kCoop;
+  Bytes alignment = 64;  // A power of two; every block is rounded up to it.
+
+  // Coop; each can be switched off alone.
+  bool sliding_window = true;         // Off: one tensor at a time, as in DTE.
+  bool partition = true;              // Cheap right, the others left.
+  bool recomputable_in_place = true;  // Overwrite what can be recomputed.
+  // Seconds per byte below which an operation is cheap; default: Otsu's split.
+  std::optional<double> density_threshold;
+
+  // Every output gets a fresh block while the inputs are still held; nothing
+  // is ever taken over. Default: see CopiesOnWrite.
+  std::optional<bool> copy_on_write;
+
+  // DTR.
+  Neighbourhood dtr_neighbourhood = Neighbourhood::kComponents;
+  bool ignore_small = false;  // Skip tensors below 1 % of the average size.
+  bool sampling = false;      // Look at about 2 sqrt(n) of n candidates.
+  uint64_t seed = 0;          // Of the sampling.
+
+  // Give up when the operations run so far, recomputations included, took this
+  // many times what the whole program takes. A plan at a hopeless capacity can
+  // otherwise go on for ever, recomputing.
+  std::optional<double> overhead_limit;
+};
+
+// The baselines, and Coop without recomputable in-place, copy on write.
+[[nodiscard]] inline bool CopiesOnWrite(const PlanOptions& options) {
+  return options.copy_on_write.value_or(
+      options.policy != PolicyKind::kCoop || !options.recomputable_in_place);
+}
+
+}  // namespace coop
+
+#endif  // COOP_CORE_OPTIONS_H_

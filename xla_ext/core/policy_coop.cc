@@ -1,0 +1,65 @@
+// Coop: evict the cheapest run of neighbours, cost / staleness each.
+//
+// Coop (NeurIPS 2023), section 3.3. The size of a tensor is not in the
+// heuristic: the window takes care of the layout.
+
+#include "core/neighbour_cost.h"
+#include "core/policy.h"
+#include "core/staleness.h"
+#include "core/window.h"
+
+namespace coop {
+namespace {
+
+class CoopPolicy final : public Policy {
+ public:
+  explicit CoopPolicy(const State& state)
+      : state_(state), neighbours_(state.graph) {}
+
+  double Cost(TensorIdx t) override {
+    return PerStaleness(state_, t, neighbours_.Of(t));
+  }
+
+  std::optional<Eviction> Choose(Bytes bytes) override {
+    window_pieces_.clear();
+    owners_.clear();
+    const Pool& pool = state_.pool;
+    for (PieceIdx i = pool.first(); i != kNone; i = pool.piece(i).next) {
+      const Piece& piece = pool.piece(i);
+      WindowPiece seen{piece.bytes, 0, false};
+      if (!piece.is_free) {
+        seen.is_barrier = !state_.IsEvictableNow(piece);
+        if (!seen.is_barrier) seen.cost = Cost(piece.owner);
+      }
+      window_pieces_.push_back(seen);
+      owners_.push_back(piece.owner);
+    }
+    pieces_examined_ += std::ssize(window_pieces_);
+
+    const auto window = FindWindow(window_pieces_, bytes);
+    if (!window) return std::nullopt;
+    Eviction eviction{.victims = {}, .cost = window->cost};
+    for (size_t i = window->begin; i < window->end; ++i) {
+      if (owners_[i] != kNone) eviction.victims.push_back(owners_[i]);
+    }
+    return eviction;
+  }
+
+  void OnEvict(TensorIdx t) override { neighbours_.OnEvict(t); }
+  void OnMake(TensorIdx t) override { neighbours_.OnMake(t); }
+
+ private:
+  const State& state_;
+  NeighbourCost neighbours_;
+  // Reused from search to search.
+  std::vector<WindowPiece> window_pieces_;
+  std::vector<int64_t> owners_;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> MakeCoopPolicy(const State& state) {
+  return std::make_unique<CoopPolicy>(state);
+}
+
+}  // namespace coop
