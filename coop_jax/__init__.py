@@ -1,0 +1,15 @@
+"""coop-jax: a JAX training step under a byte budget.
+
+`remat_train_step(fn, budget="12GiB")` decides which tensors of a step to recompute, and
+where they live, so that the compiled step fits, and has XLA confirm it.
+"""
+
+import importlib.metadata
+
+from coop_jax.errors import InfeasibleBudgetError as InfeasibleBudgetError
+from coop_jax.plan import PlanOptions as PlanOptions
+from coop_jax.report import Plan as Plan
+from coop_jax.train_step import RematTrainStep as RematTrainStep
+from coop_jax.train_step import remat_train_step as remat_train_step
+
+__version__ = importlib.metadata.version("coop-jax")

@@ -1,0 +1,186 @@
+"""The only module that touches `jax._src` or asks for a JAX version.
+
+Tested with JAX 0.10.2 (`Jaxpr` and `ClosedJaxpr` are two classes) and JAX 0.12.0
+(one class, every jaxpr is closed). Everything here takes and returns values that look
+the same on both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+from jax._src import config as _config
+from jax._src import core as _core
+from jax._src import sharding_impls as _sharding_impls
+from jax._src import source_info_util as _source_info_util
+from jax._src.interpreters import ad as _ad
+from jax._src.interpreters import batching as _batching
+from jax._src.interpreters import mlir as _mlir
+from jax._src.lib.mlir import ir as _ir
+from jax._src.lib.mlir.dialects import hlo as _hlo
+
+Var = jex.Var
+Literal = jex.Literal
+DropVar = jex.DropVar
+JaxprEqn = jex.JaxprEqn
+Primitive = jex.Primitive
+new_jaxpr_eqn = jex.new_jaxpr_eqn
+primitive_batchers = _batching.primitive_batchers
+primitive_jvps = _ad.primitive_jvps
+primitive_transposes = _ad.primitive_transposes
+instantiate_zeros = _ad.instantiate_zeros
+register_lowering = _mlir.register_lowering
+lower_fun = _mlir.lower_fun
+hlo = _hlo
+ir = _ir
+
+
+def open_jaxpr(closed: Any) -> tuple[Any, list[Any]]:
+    """A jaxpr, closed or not, as (jaxpr with `.eqns`, values of its `.constvars`)."""
+    return getattr(closed, "jaxpr", closed), list(getattr(closed, "consts", None) or [])
+
+
+def is_jaxpr(value: Any) -> bool:
+    return isinstance(value, (jex.Jaxpr, jex.ClosedJaxpr))
+
+
+def close_jaxpr(
+    constvars: Sequence[Any],
+    consts: Sequence[Any],
+    invars: Sequence[Any],
+    outvars: Sequence[Any],
+    eqns: Sequence[Any],
+    debug_info: Any,
+) -> Any:
+    """A closed jaxpr from its parts; effects are those of the equations."""
+    effects = frozenset(e for eqn in eqns for e in eqn.effects)
+    if debug_info is not None and len(invars) != len(debug_info.arg_names or invars):
+        debug_info = None
+    if debug_info is None:
+        debug_info = _core.DebugInfo("coop_jax", "coop_jax", None, None)
+    jaxpr = jex.Jaxpr(
+        constvars, invars, outvars, eqns, effects=effects, debug_info=debug_info
+    )
+    return jex.ClosedJaxpr(jaxpr, list(consts))
+
+
+def new_var(aval: Any) -> Any:
+    return Var(aval)
+
+
+def jaxpr_as_fun(closed: Any):
+    return jex.jaxpr_as_fun(closed)
+
+
+def has_explicit_sharding(aval: Any) -> bool:
+    """Is the type's sharding part of the program (explicit mesh axes)?"""
+    sharding = getattr(aval, "sharding", None)
+    return sharding is not None and not sharding.mesh.empty
+
+
+def broadcast_equation(atom: Any, shape: tuple[int, ...], like: Any) -> Any:
+    """`broadcast_in_dim` of an operand with as many axes, standing where `like` does."""
+    aval = atom.aval.update(shape=shape, weak_type=False)
+    return new_jaxpr_eqn(
+        [atom],
+        [new_var(aval)],
+        jex.primitives.broadcast_in_dim_p,
+        {
+            "shape": shape,
+            "broadcast_dimensions": tuple(range(len(shape))),
+            "sharding": None,
+        },
+        frozenset(),
+        like.source_info,
+        like.ctx,
+    )
+
+
+def is_traced(leaves: Sequence[Any]) -> bool:
+    """Is any of the leaves a tracer, that is: are we inside an outer transformation?"""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+
+
+def with_name_scope(eqn: Any, *, prefix: str | None = None, suffix: str | None = None):
+    """The equation with a name scope put before or after its own name stack."""
+    info = eqn.source_info
+    stack = info.name_stack
+    if prefix is not None:
+        stack = _source_info_util.new_name_stack(prefix) + stack
+    if suffix is not None:
+        stack = stack.extend(suffix)
+    return eqn.replace(source_info=info.replace(name_stack=stack))
+
+
+def nest_source_info(outer: Any, inner: Any) -> Any:
+    """Source info of an inlined equation: the caller's name stack, then its own."""
+    return inner.replace(name_stack=outer.name_stack + inner.name_stack)
+
+
+def source_line(eqn: Any) -> str:
+    """`file.py:12 (function)` of the user's line an equation came from."""
+    return _source_info_util.summarize(eqn.source_info)
+
+
+def name_stack(eqn: Any) -> str:
+    return str(eqn.source_info.name_stack)
+
+
+def is_unspecified(sharding: Any) -> bool:
+    return isinstance(sharding, _sharding_impls.UnspecifiedValue)
+
+
+def physical_aval(aval: Any) -> Any:
+    """The array type that stores `aval` (key types are stored as uint32 words)."""
+    return _core.physical_aval(aval)
+
+
+def num_lowering_devices(ctx: Any) -> int:
+    """Over how many devices the module that is being lowered is partitioned."""
+    axis_context = ctx.module_context.axis_context
+    count = getattr(axis_context, "num_devices", None)
+    return 1 if count is None else int(count)
+
+
+def custom_call_lowering(
+    ctx: Any, target: str, operands: Sequence[Any], *, alias_all: bool
+) -> Sequence[Any]:
+    """A typed-FFI custom call whose results have the operands' types."""
+    types = [operand.type for operand in operands]
+    aliases = {i: i for i in range(len(types))} if alias_all else None
+    call = _mlir.custom_call(
+        target,
+        result_types=types,
+        operands=operands,
+        api_version=4,
+        operand_output_aliases=aliases,
+        backend_config={},
+    )
+    return call.results
+
+
+def without_compilation_cache() -> contextlib.AbstractContextManager[Any]:
+    """Compile afresh: an executable from the cache carries no buffer assignment."""
+    return _config.enable_compilation_cache(False)
+
+
+def trace_context() -> Any:
+    """Everything global that changes what a function traces to (x64, precision, mesh)."""
+    return _config.trace_context()
+
+
+def default_device() -> Any:
+    """The device that `jit` uses for arguments without a placement."""
+    device = jax.config.jax_default_device
+    return jax.devices(device)[0] if isinstance(device, str) else (
+        device or jax.devices()[0]
+    )
+
+
+def typeof(value: Any) -> Any:
+    """The type of a value as `jit` sees it (shape, dtype, weak type)."""
+    return _core.get_aval(value)

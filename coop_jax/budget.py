@@ -1,0 +1,99 @@
+"""Budgets: `12 * 2**30`, `"12GiB"`, `"750MB"`, `"60%"`, `"device"` to bytes."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import re
+from typing import Any
+
+_UNITS = {
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_PATTERN = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]+|%)\s*", re.I)
+# Kept free of what a device reports: the runtime's own buffers and fragmentation of its
+# allocator between steps.
+_DEVICE_MARGIN = 0.05
+
+
+def check_budget(budget: Any) -> int | str:
+    """Raise where `remat_train_step` is called, not where the step first runs."""
+    if isinstance(budget, bool) or not isinstance(budget, (numbers.Integral, str)):
+        raise TypeError(
+            "`remat_train_step(budget=...)` must be a number of bytes (int) or a string "
+            f'like "12GiB", "750MB", "60%" or "device". Got {budget!r} of type '
+            f"{type(budget).__name__}."
+        )
+    if isinstance(budget, str):
+        if budget.strip().lower() == "device":
+            return "device"
+        amount, unit = _parse(budget)
+        if not amount > 0 or (unit == "%" and amount > 100):
+            raise ValueError(
+                "`remat_train_step(budget=...)` must be positive, and a percentage at "
+                f"most 100% of what the unmodified step needs. Got {budget!r}."
+            )
+        return budget
+    if budget <= 0:
+        raise ValueError(
+            f"`remat_train_step(budget=...)` must be positive. Got {budget} bytes."
+        )
+    return int(budget)
+
+
+def resolve_budget(budget: int | str, unmodified_bytes: int, device: Any) -> int:
+    """A checked budget in bytes.
+
+    Arguments:
+        unmodified_bytes: what the step needs as written; `"60%"` refers to it.
+        device: the JAX device whose limit `"device"` refers to.
+    """
+    if isinstance(budget, int):
+        return budget
+    if budget == "device":
+        return _device_limit(device)
+    amount, unit = _parse(budget)
+    if unit == "%":
+        return math.floor(unmodified_bytes * amount / 100)
+    return math.floor(amount * _UNITS[unit])
+
+
+def _parse(budget: str) -> tuple[float, str]:
+    match = _PATTERN.fullmatch(budget)
+    if match is None or (match[2] != "%" and match[2].lower() not in _UNITS):
+        raise ValueError(
+            "`remat_train_step(budget=...)` must look like "
+            '"12GiB", "750MB", "60%" or "device" (units: '
+            f"B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, %). Got {budget!r}."
+        )
+    return float(match[1]), match[2].lower()
+
+
+def _device_limit(device: Any) -> int:
+    stats = device.memory_stats()
+    if not stats or "bytes_limit" not in stats:
+        raise ValueError(
+            '`remat_train_step(budget="device")` needs a device that reports its memory '
+            f'limit; {device} does not. Give the budget in bytes, e.g. budget="12GiB".'
+        )
+    return math.floor(stats["bytes_limit"] * (1 - _DEVICE_MARGIN))
+
+
+def format_bytes(count: int | float) -> str:
+    """`1536` -> `"1.50 KiB"`."""
+    size = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.2f} {unit}"
+
+

@@ -1,0 +1,329 @@
+"""Graph: a flat program and its materialisation to what the planner works on.
+
+An operation computes stored values from stored values. The equations in between, whose
+results never reach memory, belong to every operation that needs them (XLA fuses, and
+duplicates, them in the same way): they are its *cone*. A recomputation evaluates a cone
+again, so nothing that XLA never stored is taken for resident.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from coop_jax import _compat, _ext
+from coop_jax._compat import Literal
+from coop_jax.costs import (
+    aval_bytes,
+    flops,
+    is_elementwise,
+    is_fusible,
+    is_view,
+    seconds,
+)
+from coop_jax.materialize import Materialization
+from coop_jax.program import Program, reads, writes
+from coop_jax.targets import Target
+
+# A chain of unstored equations longer than this that several operations share is taken
+# to be stored at its end: XLA stops duplicating long before.
+_LONGEST_SHARED_CONE = 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation: `equations` (indices, ascending) compute `outputs` from `inputs`.
+
+    Inputs and outputs are tensor indices. The last equation names it.
+    """
+
+    equations: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def anchor(self) -> int:
+        return self.equations[-1]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StepGraph:
+    """The graph of a step with its way back to the program.
+
+    Attributes:
+        program: what it was made from.
+        operations: in program order.
+        tensors: the variable of every tensor.
+        num_inputs: tensors `0 .. num_inputs - 1` are constants and step inputs.
+        donated: for every input tensor whether its buffer may be reused.
+        in_pool_bytes: bytes every tensor takes in the pool (0: outside of it).
+        core: the same graph for the C++ planner.
+        flops: floating point operations of every operation.
+        index_of: tensor index by variable.
+    """
+
+    program: Program
+    operations: tuple[Operation, ...]
+    tensors: tuple[Any, ...]
+    num_inputs: int
+    donated: tuple[bool, ...]
+    in_pool_bytes: tuple[int, ...]
+    core: Any
+    flops: tuple[int, ...]
+    index_of: dict[Any, int]
+
+    def equation(self, operation: int) -> Any:
+        """The equation that names an operation."""
+        return self.program.eqns[self.operations[operation].anchor]
+
+    def describe(self, operation: int) -> str:
+        """`dot_general at model.py:12 (loss)` for messages and reports."""
+        eqn = self.equation(operation)
+        return f"`{eqn.primitive.name}` at {_compat.source_line(eqn)}"
+
+    def __repr__(self) -> str:
+        return (
+            f"StepGraph({len(self.operations)} operations, {len(self.tensors)} tensors, "
+            f"{sum(self.in_pool_bytes) / 2**20:.1f} MiB stored)"
+        )
+
+
+def build_graph(
+    program: Program, materialization: Materialization, target: Target
+) -> StepGraph:
+    """The planner's graph of a program, with times for a target."""
+    eqns = program.eqns
+    stored = _stored_values(program, materialization)
+    producer = {v: i for i, eqn in enumerate(eqns) for v in writes(eqn)}
+    inputs = list(dict.fromkeys([*program.constvars, *program.invars]))
+    tensors = list(inputs)
+    index_of = {v: i for i, v in enumerate(tensors)}
+    anchors = []
+    for i, eqn in enumerate(eqns):
+        made = [v for v in writes(eqn) if v in stored]
+        if made or eqn.effects:
+            anchors.append((i, made))
+            for var in made:
+                index_of[var] = len(tensors)
+                tensors.append(var)
+    operations = []
+    for anchor, made in anchors:
+        cone, read = _cone(eqns, producer, index_of, anchor)
+        operations.append(
+            Operation(
+                equations=tuple(cone),
+                inputs=tuple(sorted(index_of[v] for v in read)),
+                outputs=tuple(index_of[v] for v in made),
+            )
+        )
+    outputs = {v for v in program.outvars if not isinstance(v, Literal)}
+    donated_vars = {
+        v for v, d in zip(program.invars, program.donated, strict=True) if d
+    }
+    num_inputs = len(inputs)
+    in_pool = tuple(
+        0
+        if i < num_inputs or v in outputs
+        else materialization.stored_bytes.get(v, aval_bytes(v.aval))
+        for i, v in enumerate(tensors)
+    )
+    core = _core_graph(
+        program, materialization, target, operations, tensors, in_pool, num_inputs
+    )
+    return StepGraph(
+        program=program,
+        operations=tuple(operations),
+        tensors=tuple(tensors),
+        num_inputs=num_inputs,
+        donated=tuple(v in donated_vars for v in inputs),
+        in_pool_bytes=in_pool,
+        core=core,
+        flops=tuple(sum(flops(eqns[i]) for i in op.equations) for op in operations),
+        index_of=index_of,
+    )
+
+
+def _stored_values(program: Program, materialization: Materialization) -> set[Any]:
+    """Values that are tensors of the graph.
+
+    What XLA stored, with views replaced by the value they are views of; the step's
+    outputs; results of operations with several results or with effects; and values that
+    are expensive to compute and reach more than one stored value: computing them again
+    in every consumer is not what XLA does.
+    """
+    view_of: dict[Any, Any] = {}
+    inputs = {*program.invars, *program.constvars}
+    for eqn in program.eqns:
+        if is_view(eqn) and not isinstance(eqn.invars[0], Literal):
+            source = eqn.invars[0]
+            view_of[eqn.outvars[0]] = view_of.get(source, source)
+    stored = {view_of.get(v, v) for v in materialization.stored_bytes} - inputs
+    stored |= {v for v in program.outvars if not isinstance(v, Literal)} - inputs
+    for eqn in program.eqns:
+        if eqn.effects or len(eqn.outvars) > 1:
+            stored.update(writes(eqn))
+
+    # Sinks, backwards: the one operation an unstored value ends up in, or _MANY.
+    many = object()
+    sink: dict[Any, Any] = {}
+    consumers: dict[Any, set[int]] = defaultdict(set)
+    for i, eqn in enumerate(program.eqns):
+        for v in reads(eqn):
+            consumers[v].add(i)
+    heavy, cone_size = _cone_weights(program, stored)
+
+    def sink_of(i: int) -> Any:
+        eqn = program.eqns[i]
+        made = writes(eqn)
+        if eqn.effects or any(v in stored for v in made):
+            return i
+        ends = {sink.get(v) for v in made} - {None}
+        return ends.pop() if len(ends) == 1 else (many if ends else None)
+
+    for i in range(len(program.eqns) - 1, -1, -1):
+        for v in writes(program.eqns[i]):
+            if v in stored:
+                continue
+            ends = {sink_of(j) for j in consumers[v]} - {None}
+            shared = many in ends or len(ends) > 1
+            if shared and (heavy[i] or cone_size[i] > _LONGEST_SHARED_CONE):
+                stored.add(view_of.get(v, v) if is_view(program.eqns[i]) else v)
+                sink[v] = i
+            else:
+                sink[v] = many if shared else next(iter(ends), None)
+    return stored - inputs
+
+
+def _cone_weights(program: Program, stored: set[Any]) -> tuple[list[bool], list[int]]:
+    """For every equation: does its cone hold unfusible work, and how long is it?"""
+    heavy_value: dict[Any, bool] = {}
+    size_value: dict[Any, int] = {}
+    heavy, size = [], []
+    for eqn in program.eqns:
+        inner = [v for v in reads(eqn) if v not in stored]
+        heavy.append(
+            not is_fusible(eqn) or any(heavy_value.get(v, False) for v in inner)
+        )
+        size.append(1 + sum(size_value.get(v, 0) for v in inner))
+        for v in writes(eqn):
+            if v not in stored:
+                heavy_value[v], size_value[v] = heavy[-1], size[-1]
+    return heavy, size
+
+
+def _cone(eqns, producer, index_of, anchor) -> tuple[list[int], set[Any]]:
+    """Equations that compute an anchor from stored values, and those values."""
+    cone, read, todo = {anchor}, set(), [anchor]
+    while todo:
+        for v in reads(eqns[todo.pop()]):
+            if v in index_of:
+                read.add(v)
+            elif (made_by := producer[v]) not in cone:
+                cone.add(made_by)
+                todo.append(made_by)
+    return sorted(cone), read
+
+
+def _core_graph(
+    program: Program,
+    materialization: Materialization,
+    target: Target,
+    operations: Sequence[Operation],
+    tensors: Sequence[Any],
+    in_pool: Sequence[int],
+    num_inputs: int,
+) -> Any:
+    eqns = program.eqns
+    outputs = {v for v in program.outvars if not isinstance(v, Literal)}
+    external = np.array(
+        [i < num_inputs or v in outputs for i, v in enumerate(tensors)], bool
+    )
+    op_seconds, workspace, recomputable, in_place = [], [], [], []
+    for k, op in enumerate(operations):
+        body = [eqns[i] for i in op.equations]
+        moved = [sum(aval_bytes(tensors[t].aval) for t in ts) for ts in (op.inputs, op.outputs)]
+        op_seconds.append(seconds(body, moved[0], moved[1], target))
+        workspace.append(
+            max(materialization.workspace_bytes.get(i, 0) for i in op.equations)
+        )
+        # Without an operand there is nothing a fence could hold the recomputation back
+        # with: XLA would merge it with the first computation.
+        recomputable.append(
+            bool(op.inputs) and not any(eqn.effects for eqn in body)
+        )
+        in_place += _in_place_pairs(k, op, body, tensors, in_pool)
+    return _ext.Graph(
+        op_seconds=np.array(op_seconds, np.float64),
+        op_workspace_bytes=np.array(workspace, np.int64),
+        op_recomputable=np.array(recomputable, bool),
+        **_ragged("op_inputs", [op.inputs for op in operations]),
+        **_ragged("op_outputs", [op.outputs for op in operations]),
+        tensor_bytes=np.array(in_pool, np.int64),
+        tensor_external=external,
+        tensor_pinned=np.zeros(len(tensors), bool),
+        tensor_output=np.zeros(len(tensors), bool),
+        in_place=np.array(in_place, np.int64).reshape(-1, 3),
+        overwrites=_overwrites(program, operations, tensors),
+    )
+
+
+def _ragged(name: str, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+    lengths = [0, *(len(row) for row in rows)]
+    flat = [item for row in rows for item in row]
+    return {
+        f"{name}_ptr": np.cumsum(lengths).astype(np.int64),
+        name: np.array(flat, np.int64),
+    }
+
+
+def _in_place_pairs(k, op, body, tensors, in_pool) -> list[tuple[int, int, int]]:
+    """Pairs where an elementwise operation may write over an operand of the same type."""
+    if not all(is_elementwise(eqn) or is_view(eqn) for eqn in body):
+        return []
+    return [
+        (k, i, o)
+        for o in op.outputs
+        for i in op.inputs
+        if in_pool[i] > 0
+        and in_pool[i] == in_pool[o]
+        and tensors[i].aval.dtype == tensors[o].aval.dtype
+    ]
+
+
+def _overwrites(program, operations, tensors) -> np.ndarray:
+    """Donated inputs and the outputs that take over their memory: (op, old, new).
+
+    Paired as `jax.jit` pairs them: by type, in order. A pair whose old value is still
+    read after the new one is made is left out; there XLA keeps both.
+    """
+    index_of = {v: i for i, v in enumerate(tensors)}
+    made_by = {t: k for k, op in enumerate(operations) for t in op.outputs}
+    last_read: dict[int, int] = {}
+    for k, op in enumerate(operations):
+        last_read.update(dict.fromkeys(op.inputs, k))
+    waiting: dict[Any, list[int]] = defaultdict(list)
+    for var, donated in zip(program.invars, program.donated, strict=True):
+        if donated:
+            waiting[_type(var)].append(index_of[var])
+    pairs = []
+    taken: set[int] = set()
+    for var in program.outvars:
+        queue = waiting.get(_type(var))
+        if not queue:
+            continue
+        old = queue.pop(0)
+        new = None if isinstance(var, Literal) else index_of[var]
+        if new is None or new not in made_by or new in taken:
+            continue
+        if last_read.get(old, -1) <= made_by[new]:
+            taken.add(new)
+            pairs.append((made_by[new], old, new))
+    return np.array(sorted(pairs), np.int64).reshape(-1, 3)
+
+
+def _type(var: Any) -> tuple[Any, Any]:
+    return var.aval.shape, var.aval.dtype

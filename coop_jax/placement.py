@@ -1,0 +1,141 @@
+"""Placement: the fence, and what it is on each platform.
+
+A fence hands its operands through unchanged. Nothing after it can be computed before
+all of them are there, and the compiler cannot see that its results equal its operands,
+so a recomputation that reads them is not merged back into the first computation.
+
+* CPU: XLA removes `optimization_barrier` before its last common subexpression
+  elimination. A typed-FFI custom call whose results are all aliased to the operands
+  survives; at run time it is a function that returns (`xla_ext/ffi/fence_cpu.cc`).
+  When the program is partitioned over several devices, an unknown custom call would
+  gather every operand; `custom_partitioning` says that each keeps its sharding.
+* GPU, TPU: `optimization_barrier`, which lives until after their last such pass.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.experimental.custom_partitioning import custom_partitioning
+
+from coop_jax import _compat, _ext
+from coop_jax._compat import Primitive
+
+_TARGET = "coop_fence"
+
+fence_p = Primitive("coop_fence")
+fence_p.multiple_results = True
+
+
+def fence(*operands: Any) -> list[Any]:
+    """Bind the fence on arrays or tracers; returns the same values."""
+    return fence_p.bind(*operands, number=0)
+
+
+def fence_equation(before: Sequence[Any], after: Sequence[Any], number: int) -> Any:
+    """The fence as an equation between jaxpr variables."""
+    return _compat.new_jaxpr_eqn(
+        list(before), list(after), fence_p, {"number": number}, frozenset()
+    )
+
+
+def input_copies_are_free(platform: str) -> bool:
+    """Can an input that isn't donated pass a fence without being copied?
+
+    An aliased custom call overwrites its operand, as far as XLA knows, so it copies
+    what the caller still owns. A barrier does not.
+    """
+    return platform != "cpu"
+
+
+@functools.cache
+def register_targets() -> None:
+    """Make the custom-call handlers known to XLA; once per process."""
+    for name, capsule in _ext.registrations().items():
+        jax.ffi.register_ffi_target(name, capsule, platform="cpu")
+
+
+@fence_p.def_impl
+def _fence_impl(*operands, number):
+    del number
+    return list(operands)
+
+
+@fence_p.def_abstract_eval
+def _fence_abstract_eval(*avals, number):
+    del number
+    return list(avals)
+
+
+def _fence_batch(operands, dims, *, number):
+    return fence_p.bind(*operands, number=number), dims
+
+
+def _fence_jvp(primals, tangents, *, number):
+    primals_out = fence_p.bind(*primals, number=number)
+    return primals_out, list(tangents)
+
+
+_compat.primitive_batchers[fence_p] = _fence_batch
+_compat.primitive_jvps[fence_p] = _fence_jvp
+
+
+def _lower_barrier(ctx, *operands, number):
+    del ctx, number
+    return _compat.hlo.OptimizationBarrierOp(operands).results
+
+
+def _lower_cpu(ctx, *operands, number):
+    register_targets()
+    if _compat.num_lowering_devices(ctx) == 1:
+        return _compat.custom_call_lowering(ctx, _TARGET, operands, alias_all=True)
+    return _compat.lower_fun(_partitioned_fence, multiple_results=True)(ctx, *operands)
+
+
+def _partitioned_fence(*operands):
+    def call(*shards):
+        shapes = [jax.ShapeDtypeStruct(s.shape, s.dtype) for s in shards]
+        aliases = {i: i for i in range(len(shards))}
+        return tuple(
+            jax.ffi.ffi_call(_TARGET, shapes, input_output_aliases=aliases)(*shards)
+        )
+
+    fenced = custom_partitioning(call)
+    fenced.def_partition(
+        infer_sharding_from_operands=lambda mesh, args, results: tuple(
+            a.sharding for a in args
+        ),
+        partition=lambda mesh, args, results: (
+            mesh,
+            call,
+            tuple(a.sharding for a in args),
+            tuple(a.sharding for a in args),
+        ),
+        sharding_rule=_identity_rule([a.ndim for a in operands]),
+    )
+    # Keys are opaque to a custom call: their words pass instead.
+    words = [jax.random.key_data(a) if _is_key(a) else a for a in operands]
+    return [
+        jax.random.wrap_key_data(w, impl=jax.random.key_impl(a)) if _is_key(a) else w
+        for w, a in zip(fenced(*words), operands, strict=True)
+    ]
+
+
+def _is_key(operand: Any) -> bool:
+    return jax.dtypes.issubdtype(operand.dtype, jax.dtypes.prng_key)
+
+
+def _identity_rule(ranks: list[int]) -> str:
+    """Every operand keeps its sharding, e.g. `"a0 a1, b0 -> a0 a1, b0"`."""
+    terms = ", ".join(
+        " ".join(f"d{operand}_{axis}" for axis in range(rank))
+        for operand, rank in enumerate(ranks)
+    )
+    return f"{terms} -> {terms}"
+
+
+_compat.register_lowering(fence_p, _lower_barrier)
+_compat.register_lowering(fence_p, _lower_cpu, platform="cpu")

@@ -1,0 +1,81 @@
+"""Plan: a graph and the bytes of a pool to a schedule.
+
+A thin layer over the C++ planners (`xla_ext/core`): it names them, gives every plan to
+the independent validator, and finds the smallest pool that can be planned.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from coop_jax import _ext
+from coop_jax.graph import StepGraph
+
+# Kinds of steps in `Schedule.steps`.
+COMPUTE, RECOMPUTE, EVICT, FREE = range(4)
+
+PLANNERS = ("coop", "dtr", "dte")
+
+Schedule = _ext.Schedule
+PlanOptions = _ext.PlanOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class SmallestPool:
+    """The smallest pool a planner can plan.
+
+    Attributes:
+        pool_bytes: its size.
+        schedule: the plan.
+        blocking_operation: the operation that cannot run with less.
+    """
+
+    pool_bytes: int
+    schedule: Any
+    blocking_operation: int
+
+
+def planner_options(planner: str | PlanOptions, alignment_bytes: int) -> PlanOptions:
+    """Options of a planner given by name; options given as such are returned as is."""
+    if isinstance(planner, PlanOptions):
+        return planner
+    if planner not in PLANNERS:
+        raise ValueError(
+            f"`remat_train_step(planner=...)` must be one of {', '.join(PLANNERS)} or a "
+            f"`coop_jax.PlanOptions`. Got {planner!r}."
+        )
+    return PlanOptions(policy=planner, alignment=alignment_bytes)
+
+
+def plan_pool(graph: StepGraph, pool_bytes: int, options: PlanOptions) -> Any | None:
+    """A schedule that keeps all tensors inside `pool_bytes`, or None if there is none."""
+    if pool_bytes <= 0:
+        return None
+    schedule = _ext.plan(graph.core, pool_bytes, options)
+    return _validated(graph, schedule) if isinstance(schedule, Schedule) else None
+
+
+def smallest_pool(graph: StepGraph, options: PlanOptions) -> SmallestPool:
+    """Bisect for the smallest pool that can be planned."""
+    found = _ext.minimum_pool(graph.core, options)
+    return SmallestPool(
+        pool_bytes=found.capacity,
+        schedule=_validated(graph, found.schedule),
+        blocking_operation=found.blocking_operation,
+    )
+
+
+def unconstrained(graph: StepGraph, options: PlanOptions) -> Any:
+    """The schedule without any eviction, in a pool as large as it needs."""
+    return _validated(graph, _ext.unconstrained(graph.core, options))
+
+
+def _validated(graph: StepGraph, schedule: Any) -> Any:
+    violations = _ext.validate(graph.core, schedule)
+    if violations:
+        raise AssertionError(
+            "This is a bug in coop_jax, please report it: a plan failed validation: "
+            + "; ".join(violations[:3])
+        )
+    return schedule

@@ -1,0 +1,111 @@
+"""Report: the `Plan` that tells a user what was decided and what it costs."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Any
+
+from coop_jax import _compat
+from coop_jax.budget import format_bytes
+from coop_jax.graph import StepGraph
+from coop_jax.segments import Segment
+
+_LINES_IN_REPORT = 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recomputation:
+    """Recomputed work that comes from one line of the user's program."""
+
+    source: str
+    primitive: str
+    count: int
+    flops: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """How a step was made to fit; prints as a short report.
+
+    Attributes:
+        budget_bytes: the bytes that were allowed.
+        unmodified_bytes: XLA's figure for the step as written.
+        predicted_bytes: what the planner expected for this plan before it was compiled.
+        measured_bytes: XLA's figure for the planned step, None under an outer `jit`.
+        compute_overhead: modelled time relative to no recomputation, at least 1.
+        recomputed_flops: floating point operations done again.
+        total_flops: floating point operations of the step as written.
+        num_compilations: how often XLA compiled to get here.
+        num_fences: boundaries in the planned step.
+        recomputations: what is recomputed, by source line, most operations first.
+        schedule: the schedule of the planner, None if the step is left as it is.
+    """
+
+    budget_bytes: int
+    unmodified_bytes: int
+    predicted_bytes: int
+    measured_bytes: int | None
+    compute_overhead: float
+    recomputed_flops: int
+    total_flops: int
+    num_compilations: int
+    num_fences: int
+    recomputations: tuple[Recomputation, ...]
+    schedule: Any
+
+    @property
+    def is_unmodified(self) -> bool:
+        """The step fits as it is: nothing was changed."""
+        return self.schedule is None
+
+    def __str__(self) -> str:
+        def line(name: str, count: int | None) -> str:
+            if count is None:
+                return f"  {name:<12} not compiled here"
+            ratio = count / self.unmodified_bytes
+            return f"  {name:<12} {format_bytes(count):>12}  {ratio:6.1%}"
+
+        lines = [
+            "coop_jax plan" + (": the step fits as written" * self.is_unmodified),
+            line("unmodified", self.unmodified_bytes),
+            line("budget", self.budget_bytes),
+            line("predicted", self.predicted_bytes),
+            line("measured", self.measured_bytes),
+        ]
+        if not self.is_unmodified:
+            share = self.recomputed_flops / max(self.total_flops, 1)
+            lines.append(
+                f"  recomputed   {self.recomputed_flops:.3g} FLOPs ({share:+.1%}), "
+                f"modelled time x{self.compute_overhead:.3f}, {self.num_fences} fences"
+            )
+            for item in self.recomputations[:_LINES_IN_REPORT]:
+                lines.append(
+                    f"    {item.count:4d} x {item.primitive} at {item.source}, "
+                    f"{item.flops:.3g} FLOPs"
+                )
+            hidden = len(self.recomputations) - _LINES_IN_REPORT
+            if hidden > 0:
+                lines.append(f"    and {hidden} more lines")
+        lines.append(f"  compilations {self.num_compilations}")
+        return "\n".join(lines)
+
+
+def recomputations(
+    graph: StepGraph, segments: list[Segment]
+) -> tuple[Recomputation, ...]:
+    """What a plan recomputes, gathered by source line and primitive."""
+    counts: collections.Counter = collections.Counter()
+    work: collections.Counter = collections.Counter()
+    for segment in segments:
+        for execution in segment.executions:
+            if execution.is_recompute:
+                eqn = graph.equation(execution.operation)
+                key = _compat.source_line(eqn), eqn.primitive.name
+                counts[key] += 1
+                work[key] += graph.flops[execution.operation]
+    items = [
+        Recomputation(source, primitive, counts[source, primitive], flops)
+        for (source, primitive), flops in work.items()
+    ]
+    return tuple(sorted(items, key=lambda item: (-item.flops, item.source)))

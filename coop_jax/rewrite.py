@@ -1,0 +1,89 @@
+"""Rewrite: a flat program and a schedule to a new program with fences.
+
+Every execution of the schedule evaluates its operation's equations again, reading the
+present version of each stored value; unstored values live only inside one segment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from coop_jax import _compat
+from coop_jax._compat import DropVar, Literal
+from coop_jax.graph import StepGraph
+from coop_jax.placement import fence_equation
+from coop_jax.program import Program
+from coop_jax.segments import Execution, Segment
+
+RECOMPUTE_SCOPE = "recompute"
+
+
+def rewrite(graph: StepGraph, segments: list[Segment]) -> Program:
+    """The program that executes the segments in their order.
+
+    It computes the same outputs from the same inputs. Recomputed equations carry the
+    name scope `recompute` at the end of their own, so that profilers show them.
+    """
+    writer = _Writer(graph)
+    for number, segment in enumerate(segments):
+        writer.fence(segment.fenced, number)
+        for execution in segment.executions:
+            writer.execute(execution)
+    program = graph.program
+    outvars = tuple(
+        v if isinstance(v, Literal) else writer.version[graph.index_of[v]]
+        for v in program.outvars
+    )
+    return dataclasses.replace(program, eqns=tuple(writer.eqns), outvars=outvars)
+
+
+class _Writer:
+    """The equations written so far and the present version of every tensor."""
+
+    def __init__(self, graph: StepGraph) -> None:
+        self.graph = graph
+        self.eqns: list[Any] = []
+        self.version = dict(enumerate(graph.tensors[: graph.num_inputs]))
+        # Unstored values of the present segment.
+        self._local: dict[Any, Any] = {}
+
+    def fence(self, tensors: tuple[int, ...], number: int) -> None:
+        self._local = {}
+        if not tensors:
+            return
+        before = [self.version[t] for t in tensors]
+        after = [_compat.new_var(v.aval) for v in before]
+        self.eqns.append(fence_equation(before, after, number))
+        self.version.update(zip(tensors, after, strict=True))
+
+    def execute(self, execution: Execution) -> None:
+        operation = self.graph.operations[execution.operation]
+        for index in operation.equations[:-1]:
+            # A cone shares what another operation of this segment already evaluated.
+            outvars = self.graph.program.eqns[index].outvars
+            if not all(v in self._local for v in outvars if not isinstance(v, DropVar)):
+                self._local.update(self._write(index, execution.is_recompute))
+        made = self._write(operation.anchor, execution.is_recompute)
+        for tensor in execution.makes:
+            self.version[tensor] = made[self.graph.tensors[tensor]]
+
+    def _write(self, index: int, is_recompute: bool) -> dict[Any, Any]:
+        eqn = self.graph.program.eqns[index]
+        renamed = {
+            v: _compat.new_var(v.aval) for v in eqn.outvars if not isinstance(v, DropVar)
+        }
+        eqn = eqn.replace(
+            invars=[self._read(v) for v in eqn.invars],
+            outvars=[renamed.get(v, v) for v in eqn.outvars],
+        )
+        if is_recompute:
+            eqn = _compat.with_name_scope(eqn, suffix=RECOMPUTE_SCOPE)
+        self.eqns.append(eqn)
+        return renamed
+
+    def _read(self, atom: Any) -> Any:
+        if isinstance(atom, Literal):
+            return atom
+        tensor = self.graph.index_of.get(atom)
+        return self._local[atom] if tensor is None else self.version[tensor]

@@ -1,0 +1,254 @@
+"""Front door: `remat_train_step`, a training step under a byte budget."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+
+from coop_jax import _compat
+from coop_jax.budget import check_budget, format_bytes
+from coop_jax.fit import FittedStep, TracedStep, fit_step, predict_step
+from coop_jax.plan import PlanOptions, planner_options
+from coop_jax.report import Plan
+
+
+def remat_train_step(
+    fn: Callable | None = None,
+    *,
+    budget: int | str,
+    planner: str | PlanOptions = "coop",
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
+    keep_unused: bool = False,
+    compiler_options: dict[str, Any] | None = None,
+    verbose: bool = False,
+) -> Any:
+    """Make a training step fit into a byte budget, with the least recomputation found.
+
+    Used like `jax.jit`, as a function or as a decorator::
+
+        step = coop_jax.remat_train_step(train_step, budget="12GiB", donate_argnums=0)
+
+        @coop_jax.remat_train_step(budget="60%", donate_argnums=0)
+        def train_step(state, batch): ...
+
+    On the first call for a kind of arguments the step is traced, planned, compiled and
+    measured; it computes the same values as `jax.jit(fn)`, and XLA's own figure for it
+    (arguments + results - aliased + temporaries, on one device) is at most the budget.
+    Under an outer transformation (`jit`, `grad`, `vmap`) nothing can be compiled: there
+    the step is rewritten from the prediction alone, which is not verified. Arguments
+    that the step replaces should be donated, as with `jax.jit`; on CPU, arguments that
+    are not are never copied except where a recomputation reads nothing else.
+
+    The method is Coop's ("Coop: Memory is not a Commodity", NeurIPS 2023), run ahead of
+    time on the whole step.
+
+    Arguments:
+        fn: the step: a pure function of pytrees of arrays, its gradients and optimizer
+            update included. May already be jitted (its donation is then kept).
+        budget: bytes per device (int), or a string: `"12GiB"`, `"750MB"`, `"60%"` of
+            what the unmodified step needs, `"device"` for what the device reports.
+        planner: `"coop"`, `"dtr"`, `"dte"`, or a `PlanOptions` with its switches.
+        in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums,
+            donate_argnames, keep_unused, compiler_options: as in `jax.jit`.
+        verbose: print a line to stderr for every compilation, and the plan.
+
+    Returns:
+        A `RematTrainStep`: callable, with `.plan(*args)`, `.lower(*args)`,
+        `.trace(*args)`. Without `fn`, a decorator.
+
+    Raises:
+        InfeasibleBudgetError: on the first call, if no plan fits. It names the smallest
+            budget that does, and the operation that forbids less.
+        TypeError, ValueError: at once, if an argument is malformed.
+    """
+    jit_options = {
+        name: value
+        for name, value in {
+            "in_shardings": in_shardings,
+            "out_shardings": out_shardings,
+            "static_argnums": static_argnums,
+            "static_argnames": static_argnames,
+            "donate_argnums": donate_argnums,
+            "donate_argnames": donate_argnames,
+            "keep_unused": keep_unused or None,
+            "compiler_options": compiler_options,
+        }.items()
+        if value is not None
+    }
+    budget = check_budget(budget)
+    planner_options(planner, 64)  # raises now rather than on the first call
+
+    def decorate(function: Callable) -> RematTrainStep:
+        if not callable(function):
+            raise TypeError(
+                "`remat_train_step(fn, ...)` must be given a callable. "
+                f"Got {function!r} of type {type(function).__name__}."
+            )
+        return RematTrainStep(function, budget, planner, jit_options, verbose)
+
+    return decorate if fn is None else decorate(fn)
+
+
+class RematTrainStep:
+    """A training step under a budget; made by `remat_train_step`.
+
+    Called like the function it was made from. One plan is made per kind of arguments
+    (shapes, types, shardings, static values) and kept. Safe to call from threads.
+    """
+
+    def __init__(
+        self,
+        fn: Callable,
+        budget: int | str,
+        planner: str | PlanOptions,
+        jit_options: dict[str, Any],
+        verbose: bool,
+    ) -> None:
+        functools.update_wrapper(self, fn)
+        self.budget = budget
+        self._fn = fn
+        self._planner = planner
+        self._jit_options = jit_options
+        self._verbose = verbose
+        self._static = _StaticArguments(fn, jit_options)
+        self._fitted: dict[Any, FittedStep] = {}
+        self._lock = threading.RLock()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        dynamic = self._static.drop(args, kwargs)
+        leaves, _ = jax.tree.flatten(dynamic)
+        if _compat.is_traced(leaves):
+            return self._predicted(args, kwargs)(*args, **kwargs)
+        fitted = self._fit(args, kwargs)
+        return fitted.compiled(*dynamic[0], **dynamic[1])
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """The plan for these arguments (arrays or `jax.ShapeDtypeStruct`s)."""
+        return self._fit(args, kwargs).plan
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """The planned step, lowered; as `jax.jit(fn).lower`."""
+        return self._fit(args, kwargs).jitted.lower(*args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+        """The planned step, traced; as `jax.jit(fn).trace`."""
+        return self._fit(args, kwargs).jitted.trace(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __repr__(self) -> str:
+        name = getattr(self._fn, "__qualname__", repr(self._fn))
+        budget = self.budget
+        shown = budget if isinstance(budget, str) else format_bytes(budget)
+        return f"RematTrainStep({name}, budget={shown}, {len(self._fitted)} planned)"
+
+    def _fit(self, args: tuple, kwargs: dict) -> FittedStep:
+        key = self._key(args, kwargs)
+        fitted = self._fitted.get(key)
+        if fitted is None:
+            with self._lock:
+                fitted = self._fitted.get(key)
+                if fitted is None:
+                    fitted = fit_step(
+                        self._trace(args, kwargs), self.budget, self._planner, self._log
+                    )
+                    self._log(str(fitted.plan))
+                    self._fitted[key] = fitted
+        return fitted
+
+    def _predicted(self, args: tuple, kwargs: dict) -> Callable:
+        return predict_step(self._trace(args, kwargs), self.budget, self._planner)
+
+    def _trace(self, args: tuple, kwargs: dict) -> TracedStep:
+        return TracedStep.trace(
+            self._fn, self._jit_options, args, kwargs, self._static.drop
+        )
+
+    def _key(self, args: tuple, kwargs: dict) -> Any:
+        dynamic = self._static.drop(args, kwargs)
+        leaves, tree = jax.tree.flatten(dynamic)
+        static = self._static.values(args, kwargs)
+        key = tree, tuple(map(_leaf_key, leaves)), static, _compat.trace_context()
+        try:
+            hash(key)
+        except TypeError as error:
+            raise ValueError(
+                "Static arguments of a step made by `remat_train_step` must be "
+                f"hashable, as for `jax.jit`. Got {static!r}."
+            ) from error
+        return key
+
+    def _log(self, line: str) -> None:
+        if self._verbose:
+            print(f"[coop_jax] {line}", file=sys.stderr, flush=True)
+
+
+def _leaf_key(leaf: Any) -> Any:
+    """Type and placement of an argument leaf.
+
+    An array on the default device counts as one without a placement, so that the plan
+    made for `ShapeDtypeStruct`s or for the first call serves the later calls, too.
+    """
+    if not isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
+        return _compat.typeof(leaf)
+    sharding = getattr(leaf, "sharding", None)
+    if sharding is not None and len(sharding.device_set) == 1:
+        [device] = sharding.device_set
+        sharding = None if device == _compat.default_device() else sharding
+    weak = getattr(leaf, "weak_type", False)
+    return leaf.shape, leaf.dtype, bool(weak), sharding
+
+
+class _StaticArguments:
+    """Which arguments are static, resolved by name and position as `jax.jit` does."""
+
+    def __init__(self, fn: Callable, jit_options: dict[str, Any]) -> None:
+        nums = _as_tuple(jit_options.get("static_argnums"))
+        names = _as_tuple(jit_options.get("static_argnames"))
+        try:
+            parameters = list(inspect.signature(fn).parameters.values())
+        except (ValueError, TypeError):
+            parameters = []
+        positional = [
+            p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD
+        ]
+        self._nums = set(nums) | {positional.index(n) for n in names if n in positional}
+        self._names = set(names) | {
+            positional[i] for i in nums if -len(positional) <= i < len(positional)
+        }
+
+    def drop(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """The dynamic arguments."""
+        nums = self._positions(args)
+        return (
+            tuple(a for i, a in enumerate(args) if i not in nums),
+            {k: v for k, v in kwargs.items() if k not in self._names},
+        )
+
+    def values(self, args: tuple, kwargs: dict) -> Any:
+        nums = self._positions(args)
+        return (
+            tuple((i, a) for i, a in enumerate(args) if i in nums),
+            tuple(sorted((k, v) for k, v in kwargs.items() if k in self._names)),
+        )
+
+    def _positions(self, args: tuple) -> set[int]:
+        return {i % len(args) for i in self._nums if -len(args) <= i < len(args)}
+
+
+def _as_tuple(value: Any) -> tuple:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, (int, str)) else tuple(value)

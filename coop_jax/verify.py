@@ -1,0 +1,187 @@
+"""Verify: plan, compile, read XLA's figure, and plan again until the budget is kept.
+
+The planner's pool is not the budget: arguments and results lie outside of it, and XLA's
+own order, copies and fragmentation make the compiled step need a little more or less
+than the plan. The difference is nearly constant from plan to plan, so the difference
+that one compilation shows corrects the pool of the next. A step over the budget is
+never returned.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from coop_jax.budget import format_bytes
+from coop_jax.errors import InfeasibleBudgetError
+from coop_jax.graph import StepGraph
+from coop_jax.measure import memory_figures
+from coop_jax.placement import input_copies_are_free
+from coop_jax.plan import PlanOptions, plan_pool, smallest_pool
+from coop_jax.program import Program
+from coop_jax.rewrite import rewrite
+from coop_jax.segments import Segment, cut
+
+_MAX_COMPILATIONS = 5
+# A plan this far under the budget, in parts of what lies between the fixed bytes and the
+# budget, is worth another compilation to recompute less.
+_SLACK_WORTH_USING = 0.06
+# Pools tried, relative to the smallest one that can be planned, when nothing else fits.
+_FLOOR_POOLS = (1.0, 1.06, 1.15, 1.3)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Candidate:
+    """A plan with its rewritten program and, once compiled, XLA's figure."""
+
+    schedule: Any
+    segments: list[Segment]
+    program: Program
+    predicted_bytes: int
+    compiled: Any = None
+    measured_bytes: int | None = None
+
+
+class BudgetSearch:
+    """The search for the plan that keeps a budget with the least recomputation.
+
+    Arguments:
+        graph: the step's graph.
+        options: of the planner.
+        fixed_bytes: arguments and results, which no plan changes.
+        platform: JAX's name of the platform that the step is compiled for.
+        compile_program: compiles a rewritten program.
+        log: receives a line for every compilation.
+    """
+
+    def __init__(
+        self,
+        graph: StepGraph,
+        options: PlanOptions,
+        fixed_bytes: int,
+        platform: str,
+        compile_program: Callable[[Program], Any],
+        log: Callable[[str], None],
+    ) -> None:
+        self._graph = graph
+        self._options = options
+        self._fixed_bytes = fixed_bytes
+        self._fence_free_inputs = input_copies_are_free(platform)
+        self._compile_program = compile_program
+        self._log = log
+        self._compiled: dict[bytes, Candidate] = {}
+
+    @property
+    def num_compilations(self) -> int:
+        return len(self._compiled)
+
+    def predict(self, budget_bytes: int) -> Candidate:
+        """The plan for a budget by prediction alone; nothing is compiled."""
+        schedule = plan_pool(
+            self._graph, budget_bytes - self._fixed_bytes, self._options
+        )
+        if schedule is None:
+            smallest = smallest_pool(self._graph, self._options)
+            raise InfeasibleBudgetError(
+                budget_bytes,
+                self._fixed_bytes + smallest.pool_bytes,
+                self._graph.describe(smallest.blocking_operation),
+                predicted=True,
+            )
+        return self._candidate(schedule, 0)
+
+    def run(self, budget_bytes: int) -> Candidate:
+        """The best plan found that XLA confirms; raises `InfeasibleBudgetError`."""
+        best = self._search(budget_bytes)
+        if best is not None:
+            return best
+        smallest = smallest_pool(self._graph, self._options)
+        floor: list[Candidate] = []
+        for factor in _FLOOR_POOLS:
+            schedule = plan_pool(
+                self._graph, int(smallest.pool_bytes * factor), self._options
+            )
+            if schedule is None:
+                schedule = smallest.schedule
+            candidate = self._compile(self._candidate(schedule, 0))
+            floor.append(candidate)
+            if candidate.measured_bytes <= budget_bytes:
+                return candidate
+        raise InfeasibleBudgetError(
+            budget_bytes,
+            min(candidate.measured_bytes for candidate in floor),
+            self._graph.describe(smallest.blocking_operation),
+            predicted=False,
+        )
+
+    def _search(self, budget_bytes: int) -> Candidate | None:
+        room = budget_bytes - self._fixed_bytes
+        pool, error = room, 0
+        best: Candidate | None = None
+        fits, misses = 0, None  # largest pool known to fit, smallest known to miss
+        for _ in range(_MAX_COMPILATIONS):
+            schedule = plan_pool(self._graph, pool, self._options)
+            if schedule is None:
+                break
+            known = self.num_compilations
+            candidate = self._compile(self._candidate(schedule, error))
+            measured = candidate.measured_bytes
+            if measured <= budget_bytes:
+                fits = max(fits, pool)
+                if best is None or _cost(candidate) < _cost(best):
+                    best = candidate
+                slack = budget_bytes - measured
+                if slack <= _SLACK_WORTH_USING * room or _cost(candidate) == 0:
+                    break
+            else:
+                misses = pool if misses is None else min(misses, pool)
+            if self.num_compilations == known:
+                break  # the same plan again: nothing more to learn
+            error = measured - self._fixed_bytes - schedule.statistics.peak_bytes
+            pool = self._next_pool(room - error, fits, misses)
+            if best is not None and pool <= fits:
+                break
+        return best
+
+    @staticmethod
+    def _next_pool(corrected: int, fits: int, misses: int | None) -> int:
+        """The corrected pool, kept between what is known to fit and to miss."""
+        if misses is not None and corrected >= misses:
+            return (fits + misses) // 2 if fits else int(0.93 * misses)
+        if corrected <= fits:
+            return (fits + misses) // 2 if misses is not None else fits
+        return corrected
+
+    def _candidate(self, schedule: Any, error: int) -> Candidate:
+        segments = cut(
+            self._graph, schedule, fence_free_inputs=self._fence_free_inputs
+        )
+        return Candidate(
+            schedule=schedule,
+            segments=segments,
+            program=rewrite(self._graph, segments),
+            predicted_bytes=self._fixed_bytes + schedule.statistics.peak_bytes + error,
+        )
+
+    def _compile(self, candidate: Candidate) -> Candidate:
+        key = candidate.schedule.steps.tobytes()
+        if key not in self._compiled:
+            compiled = self._compile_program(candidate.program)
+            candidate = dataclasses.replace(
+                candidate,
+                compiled=compiled,
+                measured_bytes=memory_figures(compiled).total_bytes,
+            )
+            self._compiled[key] = candidate
+            self._log(
+                f"compilation {self.num_compilations}: predicted "
+                f"{format_bytes(candidate.predicted_bytes)}, XLA says "
+                f"{format_bytes(candidate.measured_bytes)}, recomputes "
+                f"{_cost(candidate):.2e} s"
+            )
+        return self._compiled[key]
+
+
+def _cost(candidate: Candidate) -> float:
+    return candidate.schedule.statistics.recompute_seconds
