@@ -374,6 +374,9 @@ not_resident, pinned, missing_output, peak.
   nb::class_<MinimumPool>(m, "MinimumPool", "The smallest pool that was found.")
       .def_ro("capacity", &MinimumPool::capacity)
       .def_ro("schedule", &MinimumPool::schedule)
+      .def_ro("blocking_operation", &MinimumPool::blocking_op,
+              "The operation that forbids less: the one that failed just below "
+              "or, at the lower bound, the one that sets it.")
       .def_ro("failure_below", &MinimumPool::failure_below,
               "Why the largest smaller pool that was tried does not do; None "
               "if this one is at the lower bound.");

@@ -109,7 +109,7 @@ std::optional<std::tuple<size_t, size_t, double>> FindWindowInArrays(
     }
     pieces.push_back({bytes[i], kinds[i] == 1 ? costs[i] : 0, kinds[i] == 2});
   }
-  const auto window = FindWindow(pieces, required);
+  const auto window = WindowSearch().Find(pieces, required);
   if (!window) return std::nullopt;
   return std::tuple(window->begin, window->end, window->cost);
 }

@@ -46,15 +46,21 @@ std::optional<MinimumPool> FindMinimumPool(const Graph& graph,
   const auto is_feasible = [&](Bytes capacity) {
     PlanResult result = Plan(graph, capacity, options);
     if (auto* schedule = std::get_if<Schedule>(&result)) {
-      best = {capacity, std::move(*schedule), std::nullopt};
+      best = {.capacity = capacity,
+              .schedule = std::move(*schedule),
+              .failure_below = std::nullopt};
       return true;
     }
     failure = std::get<PlanFailure>(result);
     return false;
   };
 
-  Bytes low = FindLowerBound(graph, options.alignment).bytes;
-  if (is_feasible(low)) return best;
+  const LowerBound bound = FindLowerBound(graph, options.alignment);
+  Bytes low = bound.bytes;
+  if (is_feasible(low)) {
+    best->blocking_op = bound.position;
+    return best;
+  }
 
   // Fragmentation may defeat a plan at the unconstrained peak, hence the loop.
   const Bytes total = TotalBytes(graph, options.alignment);
@@ -73,6 +79,7 @@ std::optional<MinimumPool> FindMinimumPool(const Graph& graph,
     if (middle >= high) break;
     (is_feasible(middle) ? high : low) = middle;
   }
+  best->blocking_op = failure->op;
   best->failure_below = failure;
   return best;
 }

@@ -20,8 +20,11 @@ namespace coop {
 struct MinimumPool {
   Bytes capacity = 0;
   Schedule schedule;
-  // The failure at the largest capacity below that was tried and failed;
-  // nullopt if the lower bound itself was enough.
+  // The operation that forbids less: the one that failed at the largest smaller
+  // capacity tried or, if the lower bound itself was enough, the one that sets
+  // it. May be -1 or num_ops, see PlanFailure and LowerBound.
+  OpIdx blocking_op = kNone;
+  // That failure; nullopt at the lower bound.
   std::optional<PlanFailure> failure_below;
 };
 

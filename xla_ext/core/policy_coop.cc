@@ -36,7 +36,7 @@ class CoopPolicy final : public Policy {
     }
     pieces_examined_ += std::ssize(window_pieces_);
 
-    const auto window = FindWindow(window_pieces_, bytes);
+    const auto window = search_.Find(window_pieces_, bytes);
     if (!window) return std::nullopt;
     Eviction eviction{.victims = {}, .cost = window->cost};
     for (size_t i = window->begin; i < window->end; ++i) {
@@ -51,6 +51,7 @@ class CoopPolicy final : public Policy {
  private:
   const State& state_;
   NeighbourCost neighbours_;
+  WindowSearch search_;
   // Reused from search to search.
   std::vector<WindowPiece> window_pieces_;
   std::vector<int64_t> owners_;

@@ -168,6 +168,9 @@ bool Simulator::Execute(StepKind kind, OpIdx op) {
                 .capacity = schedule_.capacity};
     return false;
   }
+  // Also those outputs that are resident already, if this is a recomputation:
+  // evicted for a sibling's sake they would have to be made right now as well.
+  for (const TensorIdx t : graph_.outputs(op)) ++tensor(t).pins;
   if (!PlaceOutputs(kind, op) || !PlaceWorkspace(op)) return false;
   Record(kind, op);
   if (workspace_ != kNone) state_.pool.Release(workspace_);
@@ -179,11 +182,11 @@ bool Simulator::Execute(StepKind kind, OpIdx op) {
     }
   }
   for (const TensorIdx t : graph_.inputs(op)) Unpin(t);
-  for (const Made& made : made_) Unpin(made.tensor);
+  for (const TensorIdx t : graph_.outputs(op)) Unpin(t);
   return true;
 }
 
-// Fills made_: what this run makes, each tensor in its block and pinned once.
+// Fills made_: what this run makes, each tensor in its block.
 bool Simulator::PlaceOutputs(StepKind kind, OpIdx op) {
   made_.clear();
   for (const TensorIdx t : graph_.outputs(op)) {
@@ -305,7 +308,6 @@ void Simulator::Place(TensorIdx output, PieceIdx piece) {
   TensorState& placed = tensor(output);
   placed.piece = piece;
   placed.is_resident = true;
-  ++placed.pins;
 }
 
 void Simulator::TakeOver(Made& made, TensorIdx input, StepKind drop_kind) {

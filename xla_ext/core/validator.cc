@@ -284,7 +284,7 @@ class Replay {
   void CheckPinnedOverwrites(OpIdx op,
                              const std::vector<Placement>& placements) {
     for (const auto& [_, old_tensor, new_tensor] : graph_.overwrites(op)) {
-      if (!graph_.is_pinned(old_tensor)) continue;
+      if (!graph_.is_pinned(old_tensor) || !IsInPool(old_tensor)) continue;
       if (IsTakenOver(placements, old_tensor)) {
         std::erase(pinned_dropped_, old_tensor);
       } else if (!schedule_.copy_on_write) {

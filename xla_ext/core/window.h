@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "core/types.h"
 
@@ -23,16 +24,22 @@ struct Window {
   Bytes bytes;
 };
 
-// The window of neighbouring pieces with at least `required` (> 0) bytes and
-// the lowest total cost, nullopt if there is none. Equal costs: the fewest
+// Finds the window of neighbouring pieces with at least `required` (> 0) bytes
+// and the lowest total cost, nullopt if there is none. Equal costs: the fewest
 // bytes, then the lowest address. O(pieces).
 //
 // Coop (NeurIPS 2023), section 3.3. Unlike the authors' public code, the last
 // window is shrunk like every other, and sums are never formed by subtraction,
 // so an infinite cost (zero staleness) leaves no NaN behind when it leaves the
 // window.
-[[nodiscard]] std::optional<Window> FindWindow(
-    std::span<const WindowPiece> pieces, Bytes required);
+class WindowSearch {
+ public:
+  [[nodiscard]] std::optional<Window> Find(std::span<const WindowPiece> pieces,
+                                           Bytes required);
+
+ private:
+  std::vector<double> suffix_;  // Reused from search to search.
+};
 
 }  // namespace coop
 
