@@ -15,6 +15,7 @@ import jax
 import jax.extend.core as jex
 from jax._src import config as _config
 from jax._src import core as _core
+from jax._src import dispatch as _dispatch
 from jax._src import sharding_impls as _sharding_impls
 from jax._src import source_info_util as _source_info_util
 from jax._src.interpreters import ad as _ad
@@ -139,6 +140,11 @@ def physical_aval(aval: Any) -> Any:
     return _core.physical_aval(aval)
 
 
+def require_devices_during_lowering(primitive: Any) -> None:
+    """Have `ctx` carry the device assignment when the primitive is lowered."""
+    _dispatch.prim_requires_devices_during_lowering.add(primitive)
+
+
 def num_lowering_devices(ctx: Any) -> int:
     """Over how many devices the module that is being lowered is partitioned."""
     axis_context = ctx.module_context.axis_context
@@ -179,8 +185,3 @@ def default_device() -> Any:
     return jax.devices(device)[0] if isinstance(device, str) else (
         device or jax.devices()[0]
     )
-
-
-def typeof(value: Any) -> Any:
-    """The type of a value as `jit` sees it (shape, dtype, weak type)."""
-    return _core.get_aval(value)

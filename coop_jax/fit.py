@@ -21,7 +21,6 @@ from coop_jax.report import Plan, recomputations
 from coop_jax.targets import target_of
 from coop_jax.trace import flatten
 from coop_jax.verify import BudgetSearch, Candidate
-from coop_jax.xla_proto import read_stored_module
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -123,15 +122,10 @@ def fit_step(
     if unmodified_bytes <= budget_bytes:
         plan = _plan(budget_bytes, unmodified_bytes, num_compilations)
         return FittedStep(as_written, jax.jit(traced.fn, **traced.jit_options), plan)
-    module = read_stored_module(compiled)
-    del as_written, compiled
     graph = build_graph(
-        traced.program,
-        materialize.from_compiled(traced.program, module)
-        if module is not None
-        else materialize.from_rules(traced.program),
-        target,
+        traced.program, materialize.of_compiled(traced.program, compiled), target
     )
+    del as_written, compiled
     log(f"graph: {graph}")
     search = BudgetSearch(
         graph, options, figures.fixed_bytes, device.platform, traced.compile, log

@@ -128,7 +128,7 @@ def build_graph(
     in_pool = tuple(
         0
         if i < num_inputs or v in outputs
-        else materialization.stored_bytes.get(v, aval_bytes(v.aval))
+        else materialization.bytes_of(v)
         for i, v in enumerate(tensors)
     )
     core = _core_graph(

@@ -16,10 +16,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+import jax
+
 from coop_jax import _compat
 from coop_jax.costs import aval_bytes, is_fusible
 from coop_jax.program import Program, writes
-from coop_jax.xla_proto import Instruction, StoredModule
+from coop_jax.xla_proto import Instruction, StoredModule, read_stored_module
 
 _SCOPE = "eqn"
 _SCOPE_PATTERN = re.compile(rf"(?:^|/){_SCOPE}(\d+)(?:/|$)")
@@ -35,12 +37,23 @@ class Materialization:
             (loop bodies, buffers that are no value of the program), by equation index.
         unmapped_bytes: total of the buffers that could not be given to any equation.
         source: `"compiled"` or `"rules"`.
+        num_partitions: devices that the program is partitioned over.
     """
 
     stored_bytes: dict[Any, int]
     workspace_bytes: dict[int, int]
     unmapped_bytes: int
     source: str
+    num_partitions: int = 1
+
+    def bytes_of(self, var: Any) -> int:
+        """Bytes of a value on one device: XLA's, or those of its type.
+
+        A value that XLA did not store is taken to be partitioned over all devices, as
+        activations are.
+        """
+        stored = self.stored_bytes.get(var)
+        return aval_bytes(var.aval) // self.num_partitions if stored is None else stored
 
 
 def tag(program: Program) -> Program:
@@ -52,7 +65,22 @@ def tag(program: Program) -> Program:
     return dataclasses.replace(program, eqns=eqns)
 
 
-def from_compiled(program: Program, module: StoredModule) -> Materialization:
+def of_compiled(program: Program, compiled: Any) -> Materialization:
+    """The materialisation of a program whose tagged form was compiled.
+
+    By rules where the platform doesn't publish its buffer assignment.
+    """
+    module = read_stored_module(compiled)
+    if module is None:
+        return from_rules(program)
+    shardings = jax.tree.leaves(compiled.input_shardings)
+    num_partitions = max((len(s.device_set) for s in shardings), default=1)
+    return from_compiled(program, module, num_partitions)
+
+
+def from_compiled(
+    program: Program, module: StoredModule, num_partitions: int = 1
+) -> Materialization:
     """Read the materialisation of a tagged program off its compiled module."""
     inside = _instructions_by_computation(module)
     stored: dict[Any, int] = {}
@@ -79,7 +107,12 @@ def from_compiled(program: Program, module: StoredModule) -> Materialization:
             for i in map(_equation_of, inside[called])
             if i is not None
         }
-        value = _matching_value(program, consumers, near, fused, buffer.size_bytes)
+        sizes = {
+            buffer.size_bytes * shards
+            for shards in range(1, num_partitions + 1)
+            if num_partitions % shards == 0
+        }
+        value = _matching_value(program, consumers, near, fused, sizes)
         if value is not None:
             stored[value] = max(stored.get(value, 0), buffer.size_bytes)
         elif near:
@@ -91,7 +124,9 @@ def from_compiled(program: Program, module: StoredModule) -> Materialization:
         equation = _equation_of(instruction)
         if scratch and equation is not None:
             workspace[equation] += scratch
-    return Materialization(stored, dict(workspace), unmapped, "compiled")
+    return Materialization(
+        stored, dict(workspace), unmapped, "compiled", num_partitions
+    )
 
 
 def from_rules(program: Program) -> Materialization:
@@ -159,9 +194,9 @@ def _matching_value(
     consumers: dict[Any, list[int]],
     near: list[int],
     fused: set[int],
-    size_bytes: int,
+    sizes: set[int],
 ) -> Any | None:
-    """The value of the program that a buffer holds, if one has its size.
+    """The value of the program that a buffer holds, if one has one of the `sizes`.
 
     First the equation that the instruction itself names. XLA keeps the name of one of
     the equations it fused, not always of the last one, so then every equation inside
@@ -172,9 +207,7 @@ def _matching_value(
     def sized(index: int) -> list[Any]:
         if index >= len(program.eqns):
             return []
-        return [
-            v for v in writes(program.eqns[index]) if aval_bytes(v.aval) == size_bytes
-        ]
+        return [v for v in writes(program.eqns[index]) if aval_bytes(v.aval) in sizes]
 
     def read_outside(var: Any) -> bool:
         return any(i not in inside for i in consumers[var])

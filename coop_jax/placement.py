@@ -103,6 +103,8 @@ def _partitioned_fence(*operands):
             jax.ffi.ffi_call(_TARGET, shapes, input_output_aliases=aliases)(*shards)
         )
 
+    # Keys are opaque to a custom call: their words pass instead.
+    words = [jax.random.key_data(a) if _is_key(a) else a for a in operands]
     fenced = custom_partitioning(call)
     fenced.def_partition(
         infer_sharding_from_operands=lambda mesh, args, results: tuple(
@@ -114,10 +116,8 @@ def _partitioned_fence(*operands):
             tuple(a.sharding for a in args),
             tuple(a.sharding for a in args),
         ),
-        sharding_rule=_identity_rule([a.ndim for a in operands]),
+        sharding_rule=_identity_rule([w.ndim for w in words]),
     )
-    # Keys are opaque to a custom call: their words pass instead.
-    words = [jax.random.key_data(a) if _is_key(a) else a for a in operands]
     return [
         jax.random.wrap_key_data(w, impl=jax.random.key_impl(a)) if _is_key(a) else w
         for w, a in zip(fenced(*words), operands, strict=True)
@@ -137,5 +137,7 @@ def _identity_rule(ranks: list[int]) -> str:
     return f"{terms} -> {terms}"
 
 
+# `custom_partitioning` reads the device assignment.
+_compat.require_devices_during_lowering(fence_p)
 _compat.register_lowering(fence_p, _lower_barrier)
 _compat.register_lowering(fence_p, _lower_cpu, platform="cpu")

@@ -59,10 +59,15 @@ def plan_pool(graph: StepGraph, pool_bytes: int, options: PlanOptions) -> Any | 
 def smallest_pool(graph: StepGraph, options: PlanOptions) -> SmallestPool:
     """Bisect for the smallest pool that can be planned."""
     found = _ext.minimum_pool(graph.core, options)
+    failure = found.failure_below
+    if failure is None:  # at the lower bound: an operation's own operands and results
+        _, operation = _ext.lower_bound(graph.core, options.alignment)
+    else:
+        operation = failure.requested_by
     return SmallestPool(
         pool_bytes=found.capacity,
         schedule=_validated(graph, found.schedule),
-        blocking_operation=found.blocking_operation,
+        blocking_operation=min(max(operation, 0), len(graph.operations) - 1),
     )
 
 

@@ -202,7 +202,7 @@ def _leaf_key(leaf: Any) -> Any:
     made for `ShapeDtypeStruct`s or for the first call serves the later calls, too.
     """
     if not isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
-        return _compat.typeof(leaf)
+        return jax.typeof(leaf)
     sharding = getattr(leaf, "sharding", None)
     if sharding is not None and len(sharding.device_set) == 1:
         [device] = sharding.device_set
