@@ -1,0 +1,98 @@
+"""Side by side: train with several versions of one step and compare what comes out.
+
+The versions take turns on every batch, so that a busy machine slows all of them alike
+and the ratio of their median step times is worth something.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+from models import TrainingProblem
+
+
+@dataclasses.dataclass
+class Run:
+    """The training with one version of the step: its state so far, and its record."""
+
+    state: Any
+    losses: list[float] = dataclasses.field(default_factory=list)
+    seconds: list[float] = dataclasses.field(default_factory=list)
+
+    @property
+    def median_seconds(self) -> float:
+        """Without the first step, which pays for touching fresh memory."""
+        return statistics.median(self.seconds[1:] or self.seconds)
+
+
+def train(
+    problem: TrainingProblem, steps: Mapping[str, Callable], batches: Iterable[Any]
+) -> dict[str, Run]:
+    """Train from the same state with the same batches and keys, in turns.
+
+    Arguments:
+        problem: where the state and the key come from.
+        steps: the versions of its step, compiled, by name. They may donate the state.
+        batches: one per training step.
+    """
+    runs = {name: Run(problem.fresh_state()) for name in steps}
+    for idx, batch in enumerate(batches):
+        key = jax.random.fold_in(problem.key, idx)
+        for name, step in steps.items():
+            run = runs[name]
+            start = time.perf_counter()
+            run.state, loss = jax.block_until_ready(step(run.state, batch, key))
+            run.seconds.append(time.perf_counter() - start)
+            run.losses.append(float(loss))
+    return runs
+
+
+def step_bytes(compiled: jax.stages.Compiled) -> int:
+    """What XLA says a compiled step needs: the figure that budgets are about."""
+    figures = compiled.memory_analysis()
+    return (
+        figures.argument_size_in_bytes
+        + figures.output_size_in_bytes
+        - figures.alias_size_in_bytes
+        + figures.temp_size_in_bytes
+    )
+
+
+def mebibytes(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB"
+
+
+def largest_difference(first: Run, second: Run) -> float:
+    """Of the losses, relative to the first's."""
+    pairs = zip(first.losses, second.losses, strict=True)
+    return max(abs(a - b) / abs(a) for a, b in pairs)
+
+
+def print_losses(runs: Mapping[str, Run], num_rows: int = 7) -> None:
+    """A few rows of the loss curves, the first and the last step among them."""
+    print("  step" + "".join(f"{name:>14}" for name in runs))
+    last = len(next(iter(runs.values())).losses) - 1
+    rows = {round(idx * last / max(num_rows - 1, 1)) for idx in range(num_rows)}
+    for idx in sorted(rows):
+        print(f"{idx + 1:6d}" + "".join(f"{r.losses[idx]:14.6f}" for r in runs.values()))
+
+
+def plot(path: str, title: str, runs: Mapping[str, Run], sizes: Mapping[str, int]):
+    """Save the loss curves and the bytes as a picture; needs matplotlib."""
+    from matplotlib.figure import Figure  # Optional: only for `--plot`.
+
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    figure.suptitle(title)
+    curves, bars = figure.subplots(1, 2, width_ratios=(2, 1))
+    for (name, run), style in zip(runs.items(), ("-", "--"), strict=False):
+        curves.plot(range(1, len(run.losses) + 1), run.losses, style, label=name)
+    curves.set(xlabel="step", ylabel="loss")
+    curves.legend()
+    bars.bar(list(sizes), [count / 2**20 for count in sizes.values()])
+    bars.set(ylabel="MiB needed by the step")
+    figure.savefig(path, dpi=150)
