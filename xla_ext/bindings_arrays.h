@@ -39,13 +39,25 @@ inline std::string ShapeText(const AnyArray& array) {
   return text + (array.ndim() == 1 ? ",)" : ")");
 }
 
+// "float32"
+inline std::string DtypeText(nb::dlpack::dtype dtype) {
+  using Code = nb::dlpack::dtype_code;
+  const std::string bits = std::to_string(dtype.bits);
+  switch (static_cast<Code>(dtype.code)) {
+    case Code::Int: return "int" + bits;
+    case Code::UInt: return "uint" + bits;
+    case Code::Float: return "float" + bits;
+    case Code::Complex: return "complex" + bits;
+    case Code::Bool: return "bool";
+    default: return "another type";
+  }
+}
+
 template <typename T>
 void CheckDtype(const AnyArray& array, const std::string& name) {
   if (array.dtype() == nb::dtype<T>()) return;
-  const auto got = nb::cast<std::string>(
-      nb::str(nb::cast(array, nb::rv_policy::reference).attr("dtype")));
   throw nb::type_error((name + " must be an array of " + DtypeName<T>() +
-                        ", got " + got)
+                        ", got " + DtypeText(array.dtype()))
                            .c_str());
 }
 

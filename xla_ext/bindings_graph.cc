@@ -118,6 +118,7 @@ void BindGraph(nb::module_& m) {
             return PerTensor(graph,
                              [&](TensorIdx t) { return graph.producer(t); });
           },
+          nb::rv_policy::reference,
           "int64 per tensor: the operation that makes it, -1 for a graph "
           "input.")
       .def_prop_ro(
@@ -126,6 +127,7 @@ void BindGraph(nb::module_& m) {
             return PerTensor(graph,
                              [&](TensorIdx t) { return graph.last_use(t); });
           },
+          nb::rv_policy::reference,
           "int64 per tensor: the last operation that reads it; `num_ops` for "
           "an output; its producer if nothing reads it.")
       .def_prop_ro(
@@ -135,6 +137,7 @@ void BindGraph(nb::module_& m) {
               return graph.is_evictable(t);
             });
           },
+          nb::rv_policy::reference,
           "bool per tensor: a planner may drop it while the program still "
           "holds it.")
       .def_prop_ro(
@@ -143,6 +146,7 @@ void BindGraph(nb::module_& m) {
             return PerTensor(graph,
                              [&](TensorIdx t) { return graph.deadline(t); });
           },
+          nb::rv_policy::reference,
           "int64 per tensor: the position after which it may no longer be "
           "recomputable, 2**63 - 1 if there is none.")
       .def("__repr__", [](const Graph& graph) {

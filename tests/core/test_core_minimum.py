@@ -1,0 +1,93 @@
+"""The smallest pool and the bound below it."""
+
+import pytest
+from core.programs import Op, Program, chain, peak_without_eviction, programs
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from coop_jax import _ext
+
+
+def test_lower_bound_counts_operands_results_and_workspace():
+    program = Program([Op([], [0]), Op([0], [1], workspace_bytes=10)], [64, 128])
+    assert _ext.lower_bound(program.graph()) == (256, 1)
+    assert _ext.lower_bound(program.graph(), alignment=1) == (202, 1)
+
+
+def test_lower_bound_counts_a_pair_in_place_once():
+    program = Program([Op([], [0]), Op([0], [1])], [64, 64], in_place=[(1, 0, 1)])
+    assert _ext.lower_bound(program.graph()) == (64, 0)
+    # Not if the input must live on and cannot come back.
+    program.ops[0].recomputable = False
+    program.ops.append(Op([0], []))
+    assert _ext.lower_bound(program.graph()) == (128, 1)
+
+
+def test_lower_bound_counts_what_must_stay():
+    # Tensor 0 is pinned, 1 cannot be recomputed and is read at the end.
+    ops = [Op([], [1], recomputable=False), Op([], [2]), Op([1], [3])]
+    program = Program(ops, [64] * 4, pinned={0})
+    assert _ext.lower_bound(program.graph()) == (192, 1)
+
+
+def test_lower_bound_at_both_ends():
+    program = Program([Op([0], []), Op([1], [])], [64, 64])
+    assert _ext.lower_bound(program.graph()) == (128, -1)
+    program = Program([Op([], [0]), Op([], [1])], [64, 64], output={0, 1})
+    assert _ext.lower_bound(program.graph()) == (128, 2)
+
+
+def test_lower_bound_of_a_mutation():
+    program = Program(
+        [Op([0], [1]), Op([0, 1], [2])], [64] * 3, pinned={0, 2}, overwrites=[(1, 0, 2)]
+    )
+    assert _ext.lower_bound(program.graph()) == (128, 0)
+
+
+def test_minimum_pool_of_a_chain():
+    graph, options = chain(32, 64).graph(), _ext.PlanOptions()
+    bound, op = _ext.lower_bound(graph)
+    smallest = _ext.minimum_pool(graph, options, tolerance=0)
+    assert _ext.validate(graph, smallest.schedule) == []
+    assert smallest.schedule.capacity == smallest.capacity
+    if smallest.capacity == bound:
+        assert smallest.failure_below is None
+        assert smallest.blocking_operation == op
+    else:
+        assert isinstance(smallest.failure_below, _ext.PlanFailure)
+        assert smallest.failure_below.capacity == smallest.capacity - 64
+        assert smallest.blocking_operation == smallest.failure_below.op
+
+
+def test_minimum_pool_at_the_lower_bound():
+    graph = Program([Op([], [0]), Op([0], [1])], [64, 64]).graph()
+    smallest = _ext.minimum_pool(graph, _ext.PlanOptions())
+    assert (smallest.capacity, smallest.blocking_operation) == (128, 1)
+    assert smallest.failure_below is None
+
+
+def test_minimum_pool_refuses():
+    with pytest.raises(ValueError, match="`tolerance` must not be negative, got -1"):
+        _ext.minimum_pool(chain(2).graph(), _ext.PlanOptions(), tolerance=-1)
+    with pytest.raises(ValueError, match="lower_bound: `alignment` must be a power"):
+        _ext.lower_bound(chain(2).graph(), alignment=3)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(program=programs(), policy=st.sampled_from(["coop", "dtr", "dte"]))
+def test_order_of_bound_minimum_and_peak(program, policy):
+    graph = program.graph()
+    options = _ext.PlanOptions(policy=policy, overhead_limit=50)
+    bound, op = _ext.lower_bound(graph)
+    assert -1 <= op <= graph.num_ops
+    smallest = _ext.minimum_pool(graph, options)
+    assert bound <= smallest.capacity
+    if bound > 0:
+        below = _ext.plan(graph, bound - 1, options)
+        assert isinstance(below, _ext.PlanFailure)
+    schedule = _ext.unconstrained(graph, options)
+    assert _ext.validate(graph, schedule) == []
+    assert schedule.statistics.forced_evictions == 0
+    assert schedule.statistics.recomputations == 0
+    peak = peak_without_eviction(program, policy=policy)
+    assert smallest.schedule.statistics.peak_bytes <= max(peak, smallest.capacity)

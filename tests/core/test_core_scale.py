@@ -1,0 +1,31 @@
+"""Large programs: deep recomputation, and time."""
+
+import time
+
+import pytest
+from core.programs import Op, Program, chain
+
+from coop_jax import _ext
+
+
+def test_a_way_back_of_100_000_operations():
+    length = 100_000
+    # Room for two tensors: the last operation reads the first tensor's far end
+    # again after it was evicted for the big one.
+    ops = [Op([k - 1] if k else [], [k]) for k in range(length)]
+    ops += [Op([], [length]), Op([length], [length + 1]), Op([length - 1], [length + 2])]
+    program = Program(ops, [64] * length + [128, 0, 0])
+    schedule = _ext.plan(program.graph(), 128, _ext.PlanOptions())
+    assert schedule.statistics.recomputations == length
+    assert _ext.validate(program.graph(), schedule) == []
+
+
+@pytest.mark.parametrize(("num_ops", "limit_seconds"), [(10_000, 2), (100_000, 30)])
+def test_planning_time_at_half_the_peak(num_ops, limit_seconds):
+    graph, options = chain(num_ops // 2).graph(), _ext.PlanOptions()
+    peak = _ext.unconstrained(graph, options).statistics.peak_bytes
+    start = time.process_time()
+    schedule = _ext.plan(graph, peak // 2, options)
+    assert time.process_time() - start < limit_seconds
+    assert schedule.statistics.forced_evictions > num_ops // 8
+    assert _ext.validate(graph, schedule) == []
