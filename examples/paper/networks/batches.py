@@ -12,9 +12,7 @@ def labelled_images(
     """Square RGB images `[batch, size, size, 3]` and a class label for each."""
     image_key, label_key = jax.random.split(key)
     return {
-        "images": jax.random.normal(
-            image_key, (batch_size, image_size, image_size, 3)
-        ),
+        "images": jax.random.normal(image_key, (batch_size, image_size, image_size, 3)),
         "labels": jax.random.randint(label_key, (batch_size,), 0, num_classes),
     }
 

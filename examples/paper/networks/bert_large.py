@@ -1,14 +1,14 @@
 """BERT Large: a bidirectional encoder trained to restore masked tokens.
 
 Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language
-Understanding", 2019: 24 layers of width 1024, 16 heads, post-layer normalization, dropout
-0.1. 335 million parameters (the published 340 million are rounded, and include the
-pooler of the sentence task, which is not trained here).
+Understanding", 2019: 24 layers of width 1024, 16 heads, post-layer normalization,
+dropout 0.1. 335 million parameters (the published 340 million are rounded, and include
+the pooler of the sentence task, which is not trained here).
 
-The paper's sizes: batch 16, sequence 512. The loss is that of masked language modelling,
-the optimizer Adam. Logits are computed at every position and weighted, rather than
-gathered at the masked ones: that is how most implementations do it, and the memory it
-takes is part of the experiment.
+The paper's sizes: batch 16, sequence 512. The loss is that of masked language
+modelling, the optimizer Adam. Logits are computed at every position and weighted,
+rather than gathered at the masked ones: that is how most implementations do it, and the
+memory it takes is part of the experiment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
-
 from paper.networks import batches
 from paper.networks.training_step import Scale, TrainingStep, TrainState
 
@@ -108,7 +107,9 @@ def training_step(scale: Scale) -> TrainingStep:
     optimizer = optax.adam(LEARNING_RATE)
 
     def make_args(key):
-        param_key, token_key, label_key, mask_key, dropout_key = jax.random.split(key, 5)
+        param_key, token_key, label_key, mask_key, dropout_key = jax.random.split(
+            key, 5
+        )
         shape = (sizes.batch, sizes.sequence)
         batch = {
             "tokens": batches.tokens(token_key, *shape, sizes.vocabulary),

@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
-
 from paper.networks.training_step import Scale, TrainingStep, TrainState
 
 

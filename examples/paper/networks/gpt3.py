@@ -1,18 +1,18 @@
 """GPT-3 style, 2.7B: a decoder-only language model.
 
 Brown et al., "Language Models are Few-Shot Learners", 2020, table 2.1, the model called
-2.7B: 32 layers of width 2560, 32 heads, pre-layer normalization, learned positions, tied
-embeddings. All attention is dense. 2.65 billion parameters.
+2.7B: 32 layers of width 2560, 32 heads, pre-layer normalization, learned positions,
+tied embeddings. All attention is dense. 2.65 billion parameters.
 
 The paper's sizes: batch 2, sequence 1024. Dropout as in the authors' script: 0.1 on the
 embeddings and on the attention probabilities, none on the residuals.
 
-Everything is float32 (their script turns mixed precision off), and the optimizer is plain
-SGD. Theirs did nothing at all, which leaves the gradients without a reader, and a step
-without readers of its gradients would be planned as a forward pass. Of the optimizers
-that do update, SGD alone keeps no state, so parameters and gradients are all the memory
-that cannot be recomputed, as it was for them. Adam would add two copies of the
-parameters, 21 GB, to that.
+Everything is float32 (their script turns mixed precision off), and the optimizer is
+plain SGD. Theirs did nothing at all, which leaves the gradients without a reader, and a
+step without readers of its gradients would be planned as a forward pass. Of the
+optimizers that do update, SGD alone keeps no state, so parameters and gradients are all
+the memory that cannot be recomputed, as it was for them. Adam would add two copies of
+the parameters, 21 GB, to that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-
 from paper.networks import batches
 from paper.networks.training_step import Scale, TrainingStep, TrainState
 
@@ -50,7 +49,7 @@ INIT = nnx.initializers.normal(0.02)
 
 
 class Block(nnx.Module):
-    """Causal self-attention and an MLP, each normalized first and added to its input."""
+    """Causal self-attention and an MLP, each pre-normalized and added to its input."""
 
     def __init__(self, sizes: Sizes, rngs: nnx.Rngs):
         width = sizes.width
@@ -83,9 +82,7 @@ class GPT(nnx.Module):
 
     def __init__(self, sizes: Sizes, rngs: nnx.Rngs):
         width = sizes.width
-        self.tokens = nnx.Embed(
-            sizes.vocabulary, width, embedding_init=INIT, rngs=rngs
-        )
+        self.tokens = nnx.Embed(sizes.vocabulary, width, embedding_init=INIT, rngs=rngs)
         self.positions = nnx.Embed(
             sizes.sequence, width, embedding_init=INIT, rngs=rngs
         )

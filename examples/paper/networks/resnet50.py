@@ -4,8 +4,8 @@ He et al., "Deep Residual Learning for Image Recognition", 2016, in the form in 
 use: a stage's stride is in its 3x3 convolution, and the last batch normalization of a
 block starts at zero (Goyal et al., 2017). 25.6 million parameters.
 
-The paper's sizes: batch 115, 224x224. The authors' script trains with SGD, learning rate
-1e-3 and no momentum.
+The paper's sizes: batch 115, 224x224. The authors' script trains with SGD, learning
+rate 1e-3 and no momentum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
-
 from paper.networks import batches
 from paper.networks.training_step import Scale, TrainingStep, TrainState
 

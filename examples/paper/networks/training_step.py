@@ -45,8 +45,8 @@ class TrainingStep:
         name: the network's name in `NETWORKS`.
         scale: the scale it was built at.
         step: `step(*args) -> (state, loss)`, pure; `DONATED` says what may be donated.
-        args: `(state, batch)`, or `(state, batch, key)` if the step draws random numbers,
-            as a pytree of `jax.ShapeDtypeStruct`s.
+        args: `(state, batch)`, or `(state, batch, key)` if the step draws random
+            numbers, as a pytree of `jax.ShapeDtypeStruct`s.
         num_parameters: scalars in `state.params`.
         make_args: makes `args` from a PRNG key, as arrays.
     """

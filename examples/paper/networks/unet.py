@@ -4,19 +4,19 @@ Ronneberger et al., "U-Net: Convolutional Networks for Biomedical Image Segmenta
 2015, in the padded, batch-normalized form in common use. 31.0 million parameters.
 
 The paper's sizes: batch 5, 460x608, 3 channels, 2 classes, transposed convolutions
-rather than bilinear upsampling, and binary cross-entropy with logits. The authors' script
-trains with SGD, learning rate 1e-3 and no momentum.
+rather than bilinear upsampling, and binary cross-entropy with logits. The authors'
+script trains with SGD, learning rate 1e-3 and no momentum.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-
 from paper.networks.training_step import Scale, TrainingStep, TrainState
 
 
@@ -49,7 +49,12 @@ class DoubleConvolution(nnx.Module):
             return nnx.BatchNorm(outputs, momentum=0.9, epsilon=1e-5, rngs=rngs)
 
         self.layers = nnx.Sequential(
-            convolution(inputs), norm(), nnx.relu, convolution(outputs), norm(), nnx.relu
+            convolution(inputs),
+            norm(),
+            nnx.relu,
+            convolution(outputs),
+            norm(),
+            nnx.relu,
         )
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -82,12 +87,11 @@ class UNet(nnx.Module):
         self.stem = DoubleConvolution(sizes.channels, features[0], rngs)
         self.down = nnx.List(
             DoubleConvolution(inputs, outputs, rngs)
-            for inputs, outputs in zip(features, features[1:], strict=False)
+            for inputs, outputs in itertools.pairwise(features)
         )
-        rising = features[::-1]
         self.up = nnx.List(
             Up(inputs, outputs, rngs)
-            for inputs, outputs in zip(rising, rising[1:], strict=False)
+            for inputs, outputs in itertools.pairwise(features[::-1])
         )
         self.head = nnx.Conv(features[0], sizes.classes, (1, 1), rngs=rngs)
 
@@ -123,7 +127,7 @@ def training_step(scale: Scale) -> TrainingStep:
 
     def step(state, batch):
         def loss_of(params):
-            # A copy, because the model updates its statistics under the gradient's trace.
+            # A copy: the model writes its statistics under the gradient's trace.
             model = nnx.merge(graph, params, state.statistics, copy=True)
             logits = model(batch["images"])
             loss = optax.sigmoid_binary_cross_entropy(logits, batch["masks"]).mean()
