@@ -106,14 +106,10 @@ def is_traced(leaves: Sequence[Any]) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
-def with_name_scope(eqn: Any, *, prefix: str | None = None, suffix: str | None = None):
-    """The equation with a name scope put before or after its own name stack."""
+def with_name_scope(eqn: Any, name: str) -> Any:
+    """The equation with a name scope put around its own name stack."""
     info = eqn.source_info
-    stack = info.name_stack
-    if prefix is not None:
-        stack = _source_info_util.new_name_stack(prefix) + stack
-    if suffix is not None:
-        stack = stack.extend(suffix)
+    stack = _source_info_util.new_name_stack(name) + info.name_stack
     return eqn.replace(source_info=info.replace(name_stack=stack))
 
 

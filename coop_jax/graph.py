@@ -9,6 +9,9 @@ again, so nothing that XLA never stored is taken for resident.
 from __future__ import annotations
 
 import dataclasses
+import heapq
+import itertools
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -56,7 +59,7 @@ class StepGraph:
 
     Attributes:
         program: what it was made from.
-        operations: in program order.
+        operations: in execution order.
         tensors: the variable of every tensor.
         num_inputs: tensors `0 .. num_inputs - 1` are constants and step inputs.
         donated: for every input tensor whether its buffer may be reused.
@@ -100,19 +103,15 @@ def build_graph(
     stored = _stored_values(program, materialization)
     producer = {v: i for i, eqn in enumerate(eqns) for v in writes(eqn)}
     inputs = list(dict.fromkeys([*program.constvars, *program.invars]))
+    cones = _cones(program, producer, stored | set(inputs))
     tensors = list(inputs)
     index_of = {v: i for i, v in enumerate(tensors)}
-    anchors = []
-    for i, eqn in enumerate(eqns):
-        made = [v for v in writes(eqn) if v in stored]
-        if made or eqn.effects:
-            anchors.append((i, made))
-            for var in made:
-                index_of[var] = len(tensors)
-                tensors.append(var)
     operations = []
-    for anchor, made in anchors:
-        cone, read = _cone(eqns, producer, index_of, anchor)
+    for cone, read in _in_order(program, materialization, stored, cones):
+        made = [v for v in writes(eqns[cone[-1]]) if v in stored]
+        for v in made:
+            index_of[v] = len(tensors)
+            tensors.append(v)
         operations.append(
             Operation(
                 equations=tuple(cone),
@@ -215,17 +214,68 @@ def _cone_weights(program: Program, stored: set[Any]) -> tuple[list[bool], list[
     return heavy, size
 
 
-def _cone(eqns, producer, index_of, anchor) -> tuple[list[int], set[Any]]:
-    """Equations that compute an anchor from stored values, and those values."""
-    cone, read, todo = {anchor}, set(), [anchor]
-    while todo:
-        for v in reads(eqns[todo.pop()]):
-            if v in index_of:
-                read.add(v)
-            elif (made_by := producer[v]) not in cone:
-                cone.add(made_by)
-                todo.append(made_by)
-    return sorted(cone), read
+def _cones(program, producer, stored) -> list[tuple[list[int], set[Any]]]:
+    """For every operation its equations and the stored values that they read."""
+    eqns = program.eqns
+    cones = []
+    for anchor, eqn in enumerate(eqns):
+        if not eqn.effects and stored.isdisjoint(writes(eqn)):
+            continue
+        cone, read, todo = {anchor}, set(), [anchor]
+        while todo:
+            for v in reads(eqns[todo.pop()]):
+                if v in stored:
+                    read.add(v)
+                elif (made_by := producer[v]) not in cone:
+                    cone.add(made_by)
+                    todo.append(made_by)
+        cones.append((sorted(cone), read))
+    return cones
+
+
+def _in_order(program, materialization, stored, cones):
+    """Operations in the order in which XLA runs them.
+
+    XLA schedules for memory: it makes weight gradients and updates as soon as it can,
+    where the program has them at its end. An operation that its schedule doesn't name
+    runs just before the first one that needs it; effects keep the program's order.
+    """
+    eqns = program.eqns
+    made_by = {
+        v: k for k, (cone, _) in enumerate(cones) for v in writes(eqns[cone[-1]])
+    }
+    needs = [{made_by[v] for v in read if v in made_by} for _, read in cones]
+    effects = [k for k, (cone, _) in enumerate(cones) if eqns[cone[-1]].effects]
+    for before, after in itertools.pairwise(effects):
+        needs[after].add(before)
+    needed_by: list[list[int]] = [[] for _ in cones]
+    for k, before in enumerate(needs):
+        for j in before:
+            needed_by[j].append(k)
+    never = math.inf
+    position = [never] * len(cones)
+    for k in range(len(cones) - 1, -1, -1):
+        known = [
+            materialization.position[v]
+            for v in writes(eqns[cones[k][0][-1]])
+            if v in stored and v in materialization.position
+        ]
+        if known:
+            position[k] = max(known)
+        elif materialization.position:
+            position[k] = min((position[j] for j in needed_by[k]), default=never)
+        else:
+            position[k] = k
+    waiting = [len(before) for before in needs]
+    ready = [(position[k], k) for k, count in enumerate(waiting) if count == 0]
+    heapq.heapify(ready)
+    while ready:
+        _, k = heapq.heappop(ready)
+        yield cones[k]
+        for j in needed_by[k]:
+            waiting[j] -= 1
+            if waiting[j] == 0:
+                heapq.heappush(ready, (position[j], j))
 
 
 def _core_graph(

@@ -35,6 +35,7 @@ class Materialization:
         stored_bytes: bytes of every stored value, by variable.
         workspace_bytes: scratch that the operation of an equation needs while it runs
             (loop bodies, buffers that are no value of the program), by equation index.
+        position: when XLA makes a value, in its own schedule, by variable.
         unmapped_bytes: total of the buffers that could not be given to any equation.
         source: `"compiled"` or `"rules"`.
         num_partitions: devices that the program is partitioned over.
@@ -42,6 +43,7 @@ class Materialization:
 
     stored_bytes: dict[Any, int]
     workspace_bytes: dict[int, int]
+    position: dict[Any, int]
     unmapped_bytes: int
     source: str
     num_partitions: int = 1
@@ -59,7 +61,7 @@ class Materialization:
 def tag(program: Program) -> Program:
     """The program with the index of every equation as a name scope around it."""
     eqns = tuple(
-        _compat.with_name_scope(eqn, prefix=f"{_SCOPE}{i}")
+        _compat.with_name_scope(eqn, f"{_SCOPE}{i}")
         for i, eqn in enumerate(program.eqns)
     )
     return dataclasses.replace(program, eqns=eqns)
@@ -86,12 +88,14 @@ def from_compiled(
     stored: dict[Any, int] = {}
     workspace: dict[int, int] = defaultdict(int)
     consumers = _consumers(program)
+    when = {number: at for at, number in enumerate(module.schedule)}
+    position: dict[Any, int] = {}
     unmapped = 0
     nested: dict[int, int] = defaultdict(int)  # computation -> bytes of its buffers
     for buffer in module.buffers:
-        if buffer.kind not in ("temp", "output"):
-            continue
         instruction = module.instructions[buffer.instruction]
+        if buffer.kind == "other" or instruction.opcode == "parameter":
+            continue
         if instruction.computation != module.entry:
             nested[instruction.computation] += buffer.size_bytes
             continue
@@ -114,6 +118,12 @@ def from_compiled(
         }
         value = _matching_value(program, consumers, near, fused, sizes)
         if value is not None:
+            at = when.get(buffer.instruction)
+            if at is not None:
+                position[value] = min(position.get(value, at), at)
+        if buffer.kind == "argument":
+            continue  # a result that takes over an argument: no memory of its own
+        if value is not None:
             stored[value] = max(stored.get(value, 0), buffer.size_bytes)
         elif near:
             workspace[near[0]] = max(workspace[near[0]], buffer.size_bytes)
@@ -125,7 +135,7 @@ def from_compiled(
         if scratch and equation is not None:
             workspace[equation] += scratch
     return Materialization(
-        stored, dict(workspace), unmapped, "compiled", num_partitions
+        stored, dict(workspace), position, unmapped, "compiled", num_partitions
     )
 
 
@@ -139,7 +149,7 @@ def from_rules(program: Program) -> Materialization:
         for var in [*eqn.invars, *writes(eqn)]:
             if not isinstance(var, _compat.Literal) and var in produced:
                 stored[var] = aval_bytes(var.aval)
-    return Materialization(stored, {}, 0, "rules")
+    return Materialization(stored, {}, {}, 0, "rules")
 
 
 def _equation_of(instruction: Instruction) -> int | None:

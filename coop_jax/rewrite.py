@@ -23,7 +23,7 @@ def rewrite(graph: StepGraph, segments: list[Segment]) -> Program:
     """The program that executes the segments in their order.
 
     It computes the same outputs from the same inputs. Recomputed equations carry the
-    name scope `recompute` at the end of their own, so that profilers show them.
+    name scope `recompute` around their own, so that profilers show them.
     """
     writer = _Writer(graph)
     for number, segment in enumerate(segments):
@@ -78,7 +78,7 @@ class _Writer:
             outvars=[renamed.get(v, v) for v in eqn.outvars],
         )
         if is_recompute:
-            eqn = _compat.with_name_scope(eqn, suffix=RECOMPUTE_SCOPE)
+            eqn = _compat.with_name_scope(eqn, RECOMPUTE_SCOPE)
         self.eqns.append(eqn)
         return renamed
 

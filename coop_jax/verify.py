@@ -24,9 +24,10 @@ from coop_jax.rewrite import rewrite
 from coop_jax.segments import Segment, cut
 
 _MAX_COMPILATIONS = 5
-# A plan this far under the budget, in parts of what lies between the fixed bytes and the
-# budget, is worth another compilation to recompute less.
-_SLACK_WORTH_USING = 0.06
+# Another compilation to recompute less is worth it if the plan leaves this part of the
+# room unused, and if at least this part of the step's time could be gained.
+_SLACK_WORTH_USING = 0.08
+_GAIN_WORTH_TRYING = 0.02
 # Pools tried, relative to the smallest one that can be planned, when nothing else fits.
 _FLOOR_POOLS = (1.0, 1.06, 1.15, 1.3)
 
@@ -120,6 +121,7 @@ class BudgetSearch:
         pool, error = room, 0
         best: Candidate | None = None
         fits, misses = 0, None  # largest pool known to fit, smallest known to miss
+        cheapest_miss = 0.0  # seconds recomputed by the plan that just missed
         for _ in range(_MAX_COMPILATIONS):
             schedule = plan_pool(self._graph, pool, self._options)
             if schedule is None:
@@ -131,13 +133,17 @@ class BudgetSearch:
                 fits = max(fits, pool)
                 if best is None or _cost(candidate) < _cost(best):
                     best = candidate
-                slack = budget_bytes - measured
-                if slack <= _SLACK_WORTH_USING * room or _cost(candidate) == 0:
+                if budget_bytes - measured <= _SLACK_WORTH_USING * room:
                     break
             else:
                 misses = pool if misses is None else min(misses, pool)
+                cheapest_miss = max(cheapest_miss, _cost(candidate))
             if self.num_compilations == known:
                 break  # the same plan again: nothing more to learn
+            if best is not None:
+                gain = _cost(best) - cheapest_miss
+                if gain <= _GAIN_WORTH_TRYING * schedule.statistics.compute_seconds:
+                    break
             error = measured - self._fixed_bytes - schedule.statistics.peak_bytes
             pool = self._next_pool(room - error, fits, misses)
             if best is not None and pool <= fits:

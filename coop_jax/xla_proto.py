@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 # Field numbers of xla/service/hlo.proto.
-_MODULE_COMPUTATIONS, _MODULE_ENTRY_ID = 3, 6
+_MODULE_COMPUTATIONS, _MODULE_ENTRY_ID, _MODULE_SCHEDULE = 3, 6, 7
+_SCHEDULE_SEQUENCES, _MAP_KEY, _MAP_VALUE, _SEQUENCE_INSTRUCTIONS = 1, 1, 2, 1
 _COMPUTATION_INSTRUCTIONS, _COMPUTATION_ID, _COMPUTATION_ROOT_ID = 2, 5, 6
 _INSTRUCTION_NAME, _INSTRUCTION_OPCODE, _INSTRUCTION_METADATA = 1, 2, 7
 _INSTRUCTION_ID, _INSTRUCTION_OPERANDS, _INSTRUCTION_CALLED = 35, 36, 38
@@ -63,12 +64,14 @@ class StoredModule:
         instructions: by id, in the order of the module.
         roots: root instruction id by computation id.
         entry: id of the entry computation.
+        schedule: instructions of the entry computation in execution order.
         buffers: everything that XLA stores.
     """
 
     instructions: dict[int, Instruction]
     roots: dict[int, int]
     entry: int
+    schedule: tuple[int, ...]
     buffers: tuple[StoredBuffer, ...]
 
 
@@ -83,15 +86,16 @@ def read_stored_module(compiled: Any) -> StoredModule | None:
     if not assignment or not hasattr(executable, "hlo_modules"):
         return None
     [module] = executable.hlo_modules()
-    instructions, roots, entry = _read_module(module.as_serialized_hlo_module_proto())
-    buffers = tuple(_read_buffers(assignment))
-    if any(b.instruction not in instructions for b in buffers):
+    stored = _read_module(
+        module.as_serialized_hlo_module_proto(), tuple(_read_buffers(assignment))
+    )
+    if any(b.instruction not in stored.instructions for b in stored.buffers):
         return None
-    return StoredModule(instructions, roots, entry, buffers)
+    return stored
 
 
-def _read_module(data: bytes) -> tuple[dict[int, Instruction], dict[int, int], int]:
-    instructions, roots, entry = {}, {}, 0
+def _read_module(data: bytes, buffers: tuple[StoredBuffer, ...]) -> StoredModule:
+    instructions, roots, sequences, entry = {}, {}, {}, 0
     for field, value in _fields(data):
         if field == _MODULE_ENTRY_ID:
             entry = value
@@ -109,7 +113,18 @@ def _read_module(data: bytes) -> tuple[dict[int, Instruction], dict[int, int], i
             for body in bodies:
                 number, instruction = _read_instruction(body, computation)
                 instructions[number] = instruction
-    return instructions, roots, entry
+        elif field == _MODULE_SCHEDULE:
+            for inner, inner_value in _fields(value):
+                if inner == _SCHEDULE_SEQUENCES:
+                    item = dict(_fields(inner_value))
+                    sequences[item.get(_MAP_KEY, 0)] = item.get(_MAP_VALUE, b"")
+    schedule = [
+        number
+        for field, value in _fields(sequences.get(entry, b""))
+        if field == _SEQUENCE_INSTRUCTIONS
+        for number in _integers(value)
+    ]
+    return StoredModule(instructions, roots, entry, tuple(schedule), buffers)
 
 
 def _read_instruction(data: bytes, computation: int) -> tuple[int, Instruction]:

@@ -1,0 +1,36 @@
+"""Test environment: XLA:CPU with four host devices, deterministic hypothesis."""
+
+import os
+import pathlib
+import sys
+
+# Before jax is imported.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+)
+# The networks that the examples and the tests share.
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "examples"))
+
+import hypothesis
+import jax
+import jaxlib
+import pytest
+
+hypothesis.settings.register_profile(
+    "fixed",
+    derandomize=True,
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("fixed")
+
+
+def pytest_report_header() -> str:
+    return f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, {jax.devices()}"
+
+
+@pytest.fixture
+def key() -> jax.Array:
+    return jax.random.key(0)

@@ -1,0 +1,84 @@
+"""Where fences stand and what passes through them."""
+
+from steps import TARGET, mlp_arguments, mlp_step, traced
+
+from coop_jax import _ext
+from coop_jax.graph import build_graph
+from coop_jax.materialize import from_rules
+from coop_jax.plan import PlanOptions
+from coop_jax.segments import cut
+
+
+def planned(donate: bool):
+    options = {"donate_argnums": 0} if donate else {}
+    step = traced(mlp_step, *mlp_arguments(), **options)
+    graph = build_graph(step.program, from_rules(step.program), TARGET)
+    return graph, _ext.minimum_pool(graph.core, PlanOptions()).schedule
+
+
+def test_every_run_of_recomputations_starts_a_segment():
+    graph, schedule = planned(donate=True)
+    segments = cut(graph, schedule, fence_free_inputs=False)
+    assert len(segments) > 1
+    for segment in segments[1:]:
+        assert segment.executions[0].is_recompute
+    for segment in segments:
+        was_recompute = True
+        for execution in segment.executions:
+            assert was_recompute or not execution.is_recompute
+            was_recompute = execution.is_recompute
+
+
+def test_a_segment_reads_only_what_was_fenced_or_made_in_it():
+    graph, schedule = planned(donate=True)
+    for number, segment in enumerate(cut(graph, schedule, fence_free_inputs=True)):
+        known = set(segment.fenced)
+        for execution in segment.executions:
+            if number:
+                assert known.issuperset(graph.operations[execution.operation].inputs)
+            known.update(execution.makes)
+
+
+def test_the_last_segment_is_finished_before_the_next_starts():
+    graph, schedule = planned(donate=True)
+    segments = cut(graph, schedule, fence_free_inputs=True)
+    read_later = [set() for _ in segments]
+    for number in range(len(segments) - 1, 0, -1):
+        read_later[number - 1] = read_later[number] | {
+            t
+            for execution in segments[number].executions
+            for t in graph.operations[execution.operation].inputs
+        }
+    for number, segment in enumerate(segments[:-1]):
+        read = {
+            t
+            for execution in segment.executions
+            for t in graph.operations[execution.operation].inputs
+        }
+        made = {t for execution in segment.executions for t in execution.makes}
+        passed = set(segments[number + 1].fenced)
+        remade = {
+            t for execution in segments[number + 1].executions for t in execution.makes
+        }
+        assert (made - read) & read_later[number] - remade <= passed
+
+
+def test_inputs_that_are_not_donated_stay_out_on_cpu():
+    graph, schedule = planned(donate=False)
+    inputs = range(graph.num_inputs)
+    recomputed_from_inputs_only = {
+        execution.operation
+        for segment in cut(graph, schedule, fence_free_inputs=False)
+        for execution in segment.executions
+        if execution.is_recompute
+        and set(graph.operations[execution.operation].inputs) <= set(inputs)
+    }
+    for segment in cut(graph, schedule, fence_free_inputs=False)[1:]:
+        passed = [t for t in segment.fenced if t in inputs]
+        needed = {
+            execution.operation
+            for execution in segment.executions
+            if execution.is_recompute
+        } & recomputed_from_inputs_only
+        assert len(passed) <= len(needed)
+        assert bool(passed) == bool(needed)
