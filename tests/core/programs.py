@@ -8,6 +8,7 @@ buffer at the offsets of a schedule. Agreement is the oracle of the offsets.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import zlib
 from collections.abc import Sequence
 
@@ -49,9 +50,9 @@ class Program:
             "op_workspace_bytes": _ints([op.workspace_bytes for op in self.ops]),
             "op_recomputable": np.array([op.recomputable for op in self.ops], bool),
             "op_inputs_ptr": _ints(np.cumsum([0, *map(len, inputs)])),
-            "op_inputs": _ints(sum(inputs, [])),
+            "op_inputs": _ints(list(itertools.chain(*inputs))),
             "op_outputs_ptr": _ints(np.cumsum([0, *map(len, outputs)])),
-            "op_outputs": _ints(sum(outputs, [])),
+            "op_outputs": _ints(list(itertools.chain(*outputs))),
             "tensor_bytes": _ints(self.tensor_bytes),
             "tensor_external": self._flags(self.external),
             "tensor_pinned": self._flags(self.pinned),
@@ -86,9 +87,7 @@ def chain(
     last gradient is the output.
     """
     ops = [Op([k], [k + 1]) for k in range(length)]
-    ops += [
-        Op([length + k, length - 1 - k], [length + 1 + k]) for k in range(length)
-    ]
+    ops += [Op([length + k, length - 1 - k], [length + 1 + k]) for k in range(length)]
     for op, cost in zip(ops, seconds or [], strict=False):
         op.seconds = cost
     num_tensors = 2 * length + 1
@@ -248,9 +247,7 @@ def run_schedule(program: Program, schedule: _ext.Schedule) -> dict[int, bytes]:
             memory.scribble(workspaces[step], op.workspace_bytes)
         if kind == COMPUTE:
             for t in program.external & set(op.outputs):
-                memory.external[t] = run_op(
-                    index, t, program.tensor_bytes[t], operands
-                )
+                memory.external[t] = run_op(index, t, program.tensor_bytes[t], operands)
             for i, old, _ in program.overwrites:
                 if i == index:
                     memory.external.pop(old, None)
@@ -263,5 +260,5 @@ def peak_without_eviction(program: Program, **options) -> int:
 
 
 def steps_as_text(schedule: _ext.Schedule) -> str:
-    """"C0 C1 F0 E1": kind and operation or tensor of every step."""
+    """ "C0 C1 F0 E1": kind and operation or tensor of every step."""
     return " ".join(f"{'CREF'[kind]}{index}" for kind, index in schedule.steps.tolist())

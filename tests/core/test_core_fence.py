@@ -55,7 +55,7 @@ def test_a_dead_operand_is_not_copied(target):
         return y.sum()
 
     text = jax.jit(step).lower(jnp.ones((1024,), jnp.float32)).compile().as_text()
-    assert " copy(" not in text
+    assert " copy(" not in text[text.index("ENTRY") :]
 
 
 def test_refuses_a_different_number_of_results(target):
@@ -63,7 +63,9 @@ def test_refuses_a_different_number_of_results(target):
     message = "coop_fence: every operand must have one result, got 2 operands and 1"
     with pytest.raises(jax.errors.JaxRuntimeError, match=message):
         jax.block_until_ready(
-            fence(target, x, x, aliased=False, shapes=[jax.ShapeDtypeStruct((4,), "f4")])
+            fence(
+                target, x, x, aliased=False, shapes=[jax.ShapeDtypeStruct((4,), "f4")]
+            )
         )
 
 

@@ -22,9 +22,7 @@ def test_derives_producers_and_last_uses():
 
 def test_graph_input_in_the_pool_bounds_what_is_made_from_it():
     # Tensor 1 is made from 0, which is freed after operation 1.
-    graph = Program(
-        [Op([0], [1]), Op([0], [2]), Op([1, 2], [3])], [64] * 4
-    ).graph()
+    graph = Program([Op([0], [1]), Op([0], [2]), Op([1, 2], [3])], [64] * 4).graph()
     assert graph.deadline.tolist() == [1, 1, 1, 1]
     assert graph.evictable.tolist() == [False, False, False, False]
 
@@ -130,8 +128,8 @@ def test_the_arrays_of_the_error_tests_are_valid():
          "operations"),
         ("in_place", [[1, 0, 2]], "`in_place` of operation 1: tensor 0 is not an input "
          "of the operation"),
-        ("in_place", [[1, 1, 3]], "`in_place` of operation 1: tensor 3 is not an output "
-         "of the operation"),
+        ("in_place", [[1, 1, 3]], "`in_place` of operation 1: tensor 3 is not an "
+         "output of the operation"),
         ("in_place", [[2, 2, 3]], "`in_place` of operation 2: tensor 3 is external, "
          "both must be in the pool"),
         ("overwrites", [[2, 2, 3]], "`overwrites` of operation 2: tensors 2 and 3 must "
@@ -158,14 +156,18 @@ def test_refuses_reads_after_an_overwrite():
     program = Program(
         [Op([0], [1]), Op([0], [2])], [64] * 3, external={0, 1}, overwrites=[(0, 0, 1)]
     )
-    message = "tensor 0 is overwritten by operation 0 but read afterwards by operation 1"
+    message = (
+        "tensor 0 is overwritten by operation 0 but read afterwards by operation 1"
+    )
     with pytest.raises(ValueError, match=message):
         program.graph()
 
 
 def test_refuses_pairs_of_different_sizes():
     program = Program([Op([], [0]), Op([0], [1])], [64, 128], in_place=[(1, 0, 1)])
-    with pytest.raises(ValueError, match="0 and 1 must have the same bytes, got 64 and"):
+    with pytest.raises(
+        ValueError, match="0 and 1 must have the same bytes, got 64 and"
+    ):
         program.graph()
 
 

@@ -70,7 +70,7 @@ def test_golden_chain_of_the_reference():
 
 
 def in_place_program(first_seconds: float) -> Program:
-    """x1 = ones; x2 = x1 * -2; x3 = x2 - 2; x4 = relu_(x2); more; reads of x3 and x1."""
+    """x1 = ones; x2 = x1 * -2; x3 = x2 - 2; x4 = relu_(x2); then reads of x3, x1."""
     return Program(
         [
             Op([], [0], seconds=first_seconds),
@@ -179,9 +179,7 @@ def test_sibling_outputs_that_nobody_needs_are_freed_at_once():
         [64, 64, 0, 128, 0, 0],
     )
     schedule = plan(program, 128)
-    assert steps_as_text(schedule) == (
-        "C0 C1 F1 F2 E0 C2 C3 F3 F4 R0 F1 C4 F0 F5"
-    )
+    assert steps_as_text(schedule) == ("C0 C1 F1 F2 E0 C2 C3 F3 F4 R0 F1 C4 F0 F5")
 
 
 def test_intermediates_of_a_recomputation_are_freed_as_soon_as_used():
@@ -196,9 +194,7 @@ def test_intermediates_of_a_recomputation_are_freed_as_soon_as_used():
         [64, 64, 64, 64, 64, 128, 0, 0],
     )
     schedule = plan(program, 128)
-    assert steps_as_text(schedule).endswith(
-        "R0 R1 F0 R2 F1 R3 F2 R4 F3 C7 F4 F7"
-    )
+    assert steps_as_text(schedule).endswith("R0 R1 F0 R2 F1 R3 F2 R4 F3 C7 F4 F7")
     assert schedule.statistics.peak_bytes == 128
 
 
@@ -234,9 +230,7 @@ def test_failure_says_what_was_asked_for():
 
 
 def test_failure_to_place_the_graph_inputs():
-    failure = _ext.plan(
-        Program([Op([0], [])], [100]).graph(), 64, _ext.PlanOptions()
-    )
+    failure = _ext.plan(Program([Op([0], [])], [100]).graph(), 64, _ext.PlanOptions())
     assert (failure.op, failure.requested_bytes) == (-1, 128)
 
 
@@ -250,9 +244,7 @@ def test_overhead_limit_stops_a_hopeless_plan():
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs(), tightness=st.sampled_from([0.0, 0.0, 0.1, 0.3, 0.7]))
 def test_plans_are_valid_and_compute_the_right_values(name, program, tightness):
     options = {"overhead_limit": 50, **OPTIONS[name]}
@@ -333,7 +325,9 @@ def test_options_show_what_they_resolve_to():
 
 
 def test_plan_refuses_a_negative_capacity():
-    with pytest.raises(ValueError, match="plan: `capacity` must not be negative, got -1"):
+    with pytest.raises(
+        ValueError, match="plan: `capacity` must not be negative, got -1"
+    ):
         _ext.plan(chain(2).graph(), -1, _ext.PlanOptions())
 
 

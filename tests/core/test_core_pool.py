@@ -1,5 +1,7 @@
 """Pool: a state machine against a list of blocks."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -24,7 +26,7 @@ class PoolMachine(RuleBasedStateMachine):
         """(bytes, offset) of the maximal free ranges, from the blocks alone."""
         edges = [(0, 0), *sorted(self.blocks.items()), (CAPACITY, 0)]
         gaps = []
-        for (a, a_bytes), (b, _) in zip(edges, edges[1:], strict=False):
+        for (a, a_bytes), (b, _) in itertools.pairwise(edges):
             if b > a + a_bytes:
                 gaps.append((b - a - a_bytes, a + a_bytes))
         return gaps
@@ -94,9 +96,13 @@ def test_an_empty_pool_holds_nothing():
 
 
 def test_refuses():
-    with pytest.raises(ValueError, match="Pool: `alignment` must be a power of two, got"):
+    with pytest.raises(
+        ValueError, match="Pool: `alignment` must be a power of two, got"
+    ):
         _ext.Pool(64, 48)
-    with pytest.raises(ValueError, match="Pool: `capacity` must not be negative, got -1"):
+    with pytest.raises(
+        ValueError, match="Pool: `capacity` must not be negative, got -1"
+    ):
         _ext.Pool(-1)
     pool = _ext.Pool(64)
     with pytest.raises(ValueError, match="`bytes` must be positive, got 0"):

@@ -10,10 +10,14 @@ from coop_jax import _ext
 
 def test_a_way_back_of_100_000_operations():
     length = 100_000
-    # Room for two tensors: the last operation reads the first tensor's far end
-    # again after it was evicted for the big one.
+    # Room for two tensors. The last operation reads the end of the chain, which was
+    # evicted for a tensor twice its size.
     ops = [Op([k - 1] if k else [], [k]) for k in range(length)]
-    ops += [Op([], [length]), Op([length], [length + 1]), Op([length - 1], [length + 2])]
+    ops += [
+        Op([], [length]),
+        Op([length], [length + 1]),
+        Op([length - 1], [length + 2]),
+    ]
     program = Program(ops, [64] * length + [128, 0, 0])
     schedule = _ext.plan(program.graph(), 128, _ext.PlanOptions())
     assert schedule.statistics.recomputations == length

@@ -109,6 +109,6 @@ def test_dtr_needs_linear_time_in_square_root_memory(length):
 def test_repr_of_statistics():
     schedule = _ext.unconstrained(chain(2, 64).graph(), _ext.PlanOptions())
     assert repr(schedule.statistics) == (
-        "Statistics(compute_overhead=1, forced_evictions=0, eager_evictions=5, "
+        "Statistics(compute_overhead=1, forced_evictions=0, eager_evictions=3, "
         "recomputations=0, peak_bytes=256)"
     )

@@ -26,12 +26,10 @@ class CoopPolicy final : public Policy {
     const Pool& pool = state_.pool;
     for (PieceIdx i = pool.first(); i != kNone; i = pool.piece(i).next) {
       const Piece& piece = pool.piece(i);
-      WindowPiece seen{piece.bytes, 0, false};
-      if (!piece.is_free) {
-        seen.is_barrier = !state_.IsEvictableNow(piece);
-        if (!seen.is_barrier) seen.cost = Cost(piece.owner);
-      }
-      window_pieces_.push_back(seen);
+      const bool is_barrier = !piece.is_free && !state_.IsEvictableNow(piece);
+      const bool is_candidate = !piece.is_free && !is_barrier;
+      const double cost = is_candidate ? Cost(piece.owner) : 0;
+      window_pieces_.emplace_back(piece.bytes, cost, is_barrier);
       owners_.push_back(piece.owner);
     }
     pieces_examined_ += std::ssize(window_pieces_);
