@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from paper.networks import DONATED, NETWORKS, Scale, spos, swin
+from paper.networks.training_step import UNOPTIMISED
 
 from coop_jax.trace import flatten
 
@@ -90,7 +91,7 @@ def test_reduced_scale_trains(name):
     step = jax.jit(
         training_step.step,
         donate_argnums=DONATED,
-        compiler_options={"xla_backend_optimization_level": 0},
+        compiler_options=UNOPTIMISED,
     )
     statistics = jax.tree.map(np.array, state.statistics)
     losses = []

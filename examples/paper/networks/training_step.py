@@ -15,6 +15,15 @@ from typing import Any, NamedTuple
 
 import jax
 
+DONATED = 0
+"""The argument of every step that may be donated: its state."""
+
+UNOPTIMISED = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
+"""Compiler options for what takes longer to compile than to run."""
+
 
 class Scale(enum.Enum):
     """How large a network is built."""
@@ -77,13 +86,7 @@ class TrainingStep:
 
         At the paper's scale this allocates what the paper's state and batch need.
         """
-        # Unoptimised: it runs once, and XLA:CPU takes ten times as long to optimise the
-        # generators of a hundred initialisers as to run them.
-        make_args = jax.jit(
-            self.make_args, compiler_options={"xla_backend_optimization_level": 0}
-        )
+        # It runs once, and XLA:CPU takes ten times as long to optimise a hundred random
+        # initialisers as to run them.
+        make_args = jax.jit(self.make_args, compiler_options=UNOPTIMISED)
         return make_args(jax.random.key(seed))
-
-
-DONATED = 0
-"""The argument of every step that may be donated: its state."""
