@@ -13,11 +13,12 @@ import argparse
 import pydoc_data.topics
 import time
 
-import coop_jax
 import jax
 import numpy as np
 import side_by_side
 from models import transformer_problem
+
+import coop_jax
 
 BATCH_SIZE = 8
 SEQUENCE_LENGTH = 128

@@ -67,9 +67,9 @@ def mebibytes(count: int) -> str:
     return f"{count / 2**20:.1f} MiB"
 
 
-def largest_difference(first: Run, second: Run) -> float:
-    """Of the losses, relative to the first's."""
-    pairs = zip(first.losses, second.losses, strict=True)
+def largest_difference(first: Run, second: Run, num_steps: int | None = None) -> float:
+    """Of the losses of the first `num_steps` steps (or all), relative to `first`'s."""
+    pairs = zip(first.losses[:num_steps], second.losses[:num_steps], strict=True)
     return max(abs(a - b) / abs(a) for a, b in pairs)
 
 
@@ -79,7 +79,9 @@ def print_losses(runs: Mapping[str, Run], num_rows: int = 7) -> None:
     last = len(next(iter(runs.values())).losses) - 1
     rows = {round(idx * last / max(num_rows - 1, 1)) for idx in range(num_rows)}
     for idx in sorted(rows):
-        print(f"{idx + 1:6d}" + "".join(f"{r.losses[idx]:14.6f}" for r in runs.values()))
+        print(
+            f"{idx + 1:6d}" + "".join(f"{r.losses[idx]:14.6f}" for r in runs.values())
+        )
 
 
 def plot(path: str, title: str, runs: Mapping[str, Run], sizes: Mapping[str, int]):

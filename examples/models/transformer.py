@@ -83,7 +83,7 @@ class Transformer(nn.Module):
             )(x, is_training)
 
         x = nn.LayerNorm(dtype=self.dtype)(x)
-        # The loss wants float32: a bfloat16 log-sum-exp over the vocabulary is too coarse.
+        # The loss wants float32: a bfloat16 log-sum-exp over the words is too coarse.
         return nn.Dense(self.vocab_size, use_bias=False, kernel_init=_GPT2_INIT)(
             x.astype(jnp.float32)
         )
