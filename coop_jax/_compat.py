@@ -178,6 +178,8 @@ def trace_context() -> Any:
 def default_device() -> Any:
     """The device that `jit` uses for arguments without a placement."""
     device = jax.config.jax_default_device
-    return jax.devices(device)[0] if isinstance(device, str) else (
-        device or jax.devices()[0]
+    return (
+        jax.devices(device)[0]
+        if isinstance(device, str)
+        else (device or jax.devices()[0])
     )

@@ -95,5 +95,3 @@ def format_bytes(count: int | float) -> str:
             break
         size /= 1024
     return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.2f} {unit}"
-
-

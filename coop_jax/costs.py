@@ -16,11 +16,13 @@ from coop_jax.targets import Target
 # of one element in operations. What is missing here costs one operation per element.
 _TRANSCENDENTAL = frozenset(
     "acos acosh asin asinh atan atan2 atanh cbrt cos cosh digamma erf erf_inv erfc exp "
-    "exp2 expm1 lgamma log log1p logistic pow rsqrt sin sinh sqrt tan tanh".split()
+    "exp2 expm1 lgamma log log1p logistic polynomial pow rsqrt sin sinh sqrt tan "
+    "tanh".split()
 )
 _ARITHMETIC = frozenset(
-    "abs add add_any and ceil clamp convert_element_type copy copy_p div eq floor ge gt "
-    "integer_pow is_finite le lt max min mul ne neg nextafter not one_minus_square or "
+    "abs add add_any and bitcast_convert_type ceil clamp clz conj "
+    "convert_element_type copy copy_p div eq floor ge gt integer_pow is_finite le lt "
+    "max min mul ne neg nextafter not one_minus_square or population_count "
     "reduce_precision rem round select_n shift_left shift_right_arithmetic "
     "shift_right_logical sign square stop_gradient sub xor".split()
 )
@@ -29,7 +31,7 @@ ELEMENTWISE = _TRANSCENDENTAL | _ARITHMETIC
 VIEWS = frozenset("reshape squeeze expand_dims random_wrap random_unwrap".split())
 _MOVES = frozenset(
     "broadcast_in_dim iota pad rev slice transpose concatenate dynamic_slice "
-    "sharding_constraint".split()
+    "sharding_constraint split stack unstack".split()
 )
 _TRANSCENDENTAL_OPERATIONS = 10
 _RANDOM_BITS_OPERATIONS = 100  # threefry2x32: 20 rounds of about 5 operations a word

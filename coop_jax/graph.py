@@ -35,6 +35,7 @@ from coop_jax.targets import Target
 # A chain of unstored equations longer than this that several operations share is taken
 # to be stored at its end: XLA stops duplicating long before.
 _LONGEST_SHARED_CONE = 64
+_SMALL_OVERWRITE_BYTES = 64 * 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,9 +97,22 @@ class StepGraph:
 
 
 def build_graph(
-    program: Program, materialization: Materialization, target: Target
+    program: Program,
+    materialization: Materialization,
+    target: Target,
+    *,
+    inputs_in_pool: bool = False,
 ) -> StepGraph:
-    """The planner's graph of a program, with times for a target."""
+    """The planner's graph of a program, with times for a target.
+
+    Arguments:
+        program: flat program.
+        materialization: what of it is stored.
+        target: whose rates give every operation its time.
+        inputs_in_pool: the paper's model: parameters, optimizer state and batch lie
+            pinned in the pool, and results stay there. Default: XLA's, where arguments
+            and results have buffers of their own.
+    """
     eqns = program.eqns
     stored = _stored_values(program, materialization)
     producer = {v: i for i, eqn in enumerate(eqns) for v in writes(eqn)}
@@ -124,14 +138,16 @@ def build_graph(
         v for v, d in zip(program.invars, program.donated, strict=True) if d
     }
     num_inputs = len(inputs)
-    in_pool = tuple(
-        0
-        if i < num_inputs or v in outputs
-        else materialization.bytes_of(v)
+    external = [
+        not inputs_in_pool and (i < num_inputs or v in outputs)
         for i, v in enumerate(tensors)
+    ]
+    in_pool = tuple(
+        0 if is_external else materialization.bytes_of(v)
+        for v, is_external in zip(tensors, external, strict=True)
     )
     core = _core_graph(
-        program, materialization, target, operations, tensors, in_pool, num_inputs
+        program, materialization, target, operations, tensors, in_pool, external
     )
     return StepGraph(
         program=program,
@@ -163,7 +179,7 @@ def _stored_values(program: Program, materialization: Materialization) -> set[An
     stored = {view_of.get(v, v) for v in materialization.stored_bytes} - inputs
     stored |= {v for v in program.outvars if not isinstance(v, Literal)} - inputs
     for eqn in program.eqns:
-        if eqn.effects or len(eqn.outvars) > 1:
+        if eqn.effects or (len(eqn.outvars) > 1 and not is_fusible(eqn)):
             stored.update(writes(eqn))
 
     # Sinks, backwards: the one operation an unstored value ends up in, or _MANY.
@@ -285,26 +301,34 @@ def _core_graph(
     operations: Sequence[Operation],
     tensors: Sequence[Any],
     in_pool: Sequence[int],
-    num_inputs: int,
+    external: Sequence[bool],
 ) -> Any:
     eqns = program.eqns
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}
-    external = np.array(
-        [i < num_inputs or v in outputs for i, v in enumerate(tensors)], bool
-    )
+    inputs = {*program.constvars, *program.invars}
+    overwrites = _overwrites(program, operations, tensors)
+    replaced = set(overwrites[:, 2].tolist())
+    # Of what lies in the pool, inputs and what takes their place stay where they are.
+    pinned = [
+        not is_external and (v in inputs or i in replaced)
+        for i, (v, is_external) in enumerate(zip(tensors, external, strict=True))
+    ]
+    is_output = [
+        not is_external and not is_pinned and v in outputs
+        for v, is_external, is_pinned in zip(tensors, external, pinned, strict=True)
+    ]
     op_seconds, workspace, recomputable, in_place = [], [], [], []
     for k, op in enumerate(operations):
         body = [eqns[i] for i in op.equations]
-        moved = [sum(aval_bytes(tensors[t].aval) for t in ts) for ts in (op.inputs, op.outputs)]
+        moved = [
+            sum(aval_bytes(tensors[t].aval) for t in ts)
+            for ts in (op.inputs, op.outputs)
+        ]
         op_seconds.append(seconds(body, moved[0], moved[1], target))
         workspace.append(
             max(materialization.workspace_bytes.get(i, 0) for i in op.equations)
         )
-        # Without an operand there is nothing a fence could hold the recomputation back
-        # with: XLA would merge it with the first computation.
-        recomputable.append(
-            bool(op.inputs) and not any(eqn.effects for eqn in body)
-        )
+        recomputable.append(not any(eqn.effects for eqn in body))
         in_place += _in_place_pairs(k, op, body, tensors, in_pool)
     return _ext.Graph(
         op_seconds=np.array(op_seconds, np.float64),
@@ -313,11 +337,11 @@ def _core_graph(
         **_ragged("op_inputs", [op.inputs for op in operations]),
         **_ragged("op_outputs", [op.outputs for op in operations]),
         tensor_bytes=np.array(in_pool, np.int64),
-        tensor_external=external,
-        tensor_pinned=np.zeros(len(tensors), bool),
-        tensor_output=np.zeros(len(tensors), bool),
+        tensor_external=np.array(external, bool),
+        tensor_pinned=np.array(pinned, bool),
+        tensor_output=np.array(is_output, bool),
         in_place=np.array(in_place, np.int64).reshape(-1, 3),
-        overwrites=_overwrites(program, operations, tensors),
+        overwrites=overwrites,
     )
 
 
@@ -348,7 +372,9 @@ def _overwrites(program, operations, tensors) -> np.ndarray:
     """Donated inputs and the outputs that take over their memory: (op, old, new).
 
     Paired as `jax.jit` pairs them: by type, in order. A pair whose old value is still
-    read after the new one is made is left out; there XLA keeps both.
+    read after the new one is made is left out; there XLA keeps both. So are small ones:
+    what derives from an overwritten value can't be recomputed afterwards, and a counter
+    that seeds every dropout mask must not pin the whole network to save its copy.
     """
     index_of = {v: i for i, v in enumerate(tensors)}
     made_by = {t: k for k, op in enumerate(operations) for t in op.outputs}
@@ -368,6 +394,8 @@ def _overwrites(program, operations, tensors) -> np.ndarray:
         old = queue.pop(0)
         new = None if isinstance(var, Literal) else index_of[var]
         if new is None or new not in made_by or new in taken:
+            continue
+        if aval_bytes(var.aval) < _SMALL_OVERWRITE_BYTES:
             continue
         if last_read.get(old, -1) <= made_by[new]:
             taken.add(new)

@@ -17,6 +17,10 @@ COMPUTE, RECOMPUTE, EVICT, FREE = range(4)
 
 PLANNERS = ("coop", "dtr", "dte")
 
+# A step that takes longer than this many times the original is of no use to anybody; the
+# bound keeps the search for the smallest pool from planning quadratic recomputation.
+_OVERHEAD_LIMIT = 10.0
+
 Schedule = _ext.Schedule
 PlanOptions = _ext.PlanOptions
 
@@ -45,7 +49,9 @@ def planner_options(planner: str | PlanOptions, alignment_bytes: int) -> PlanOpt
             f"`remat_train_step(planner=...)` must be one of {', '.join(PLANNERS)} or a "
             f"`coop_jax.PlanOptions`. Got {planner!r}."
         )
-    return PlanOptions(policy=planner, alignment=alignment_bytes)
+    return PlanOptions(
+        policy=planner, alignment=alignment_bytes, overhead_limit=_OVERHEAD_LIMIT
+    )
 
 
 def plan_pool(graph: StepGraph, pool_bytes: int, options: PlanOptions) -> Any | None:
@@ -59,15 +65,12 @@ def plan_pool(graph: StepGraph, pool_bytes: int, options: PlanOptions) -> Any | 
 def smallest_pool(graph: StepGraph, options: PlanOptions) -> SmallestPool:
     """Bisect for the smallest pool that can be planned."""
     found = _ext.minimum_pool(graph.core, options)
-    failure = found.failure_below
-    if failure is None:  # at the lower bound: an operation's own operands and results
-        _, operation = _ext.lower_bound(graph.core, options.alignment)
-    else:
-        operation = failure.requested_by
     return SmallestPool(
         pool_bytes=found.capacity,
         schedule=_validated(graph, found.schedule),
-        blocking_operation=min(max(operation, 0), len(graph.operations) - 1),
+        blocking_operation=min(
+            max(found.blocking_operation, 0), len(graph.operations) - 1
+        ),
     )
 
 

@@ -87,9 +87,7 @@ def _operands(
 ) -> list[tuple[int, ...]]:
     # Backwards: is the present version of a tensor read after this group?
     read_later = {
-        graph.index_of[v]
-        for v in graph.program.outvars
-        if not isinstance(v, Literal)
+        graph.index_of[v] for v in graph.program.outvars if not isinstance(v, Literal)
     }
     later: list[set[int]] = []
     for group in reversed(groups):
@@ -137,7 +135,7 @@ def _without_free_inputs(
         inputs = graph.operations[execution.operation].inputs
         if execution.is_recompute and inputs and free.issuperset(inputs):
             if kept.isdisjoint(inputs):
-                kept.add(min(inputs, key=lambda t: (aval_bytes(graph.tensors[t].aval), t)))
+                kept.add(
+                    min(inputs, key=lambda t: (aval_bytes(graph.tensors[t].aval), t))
+                )
     return kept
-
-

@@ -221,9 +221,7 @@ class _StaticArguments:
             parameters = list(inspect.signature(fn).parameters.values())
         except (ValueError, TypeError):
             parameters = []
-        positional = [
-            p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD
-        ]
+        positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self._nums = set(nums) | {positional.index(n) for n in names if n in positional}
         self._names = set(names) | {
             positional[i] for i in nums if -len(positional) <= i < len(positional)

@@ -160,9 +160,7 @@ class BudgetSearch:
         return corrected
 
     def _candidate(self, schedule: Any, error: int) -> Candidate:
-        segments = cut(
-            self._graph, schedule, fence_free_inputs=self._fence_free_inputs
-        )
+        segments = cut(self._graph, schedule, fence_free_inputs=self._fence_free_inputs)
         return Candidate(
             schedule=schedule,
             segments=segments,

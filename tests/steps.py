@@ -58,6 +58,7 @@ def copied(tree: Any) -> Any:
 
 
 def as_numpy(leaf: Any) -> np.ndarray:
+    leaf = jnp.asarray(leaf)
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     return np.asarray(leaf)
@@ -67,12 +68,16 @@ def assert_trees_equal(first: Any, second: Any) -> None:
     """Equal structure, types and bits."""
     assert jax.tree.structure(first) == jax.tree.structure(second)
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
-        assert a.dtype == b.dtype
+        assert jnp.asarray(a).dtype == jnp.asarray(b).dtype
         np.testing.assert_array_equal(as_numpy(a), as_numpy(b))
 
 
 def largest_difference(first: Any, second: Any) -> float:
     return max(
-        float(np.max(np.abs(as_numpy(a).astype("f8") - as_numpy(b).astype("f8")), initial=0))
+        float(
+            np.max(
+                np.abs(as_numpy(a).astype("f8") - as_numpy(b).astype("f8")), initial=0
+            )
+        )
         for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     )

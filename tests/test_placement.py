@@ -38,7 +38,7 @@ def test_keeps_a_recomputation_apart():
     def products(with_fence):
         step = jax.jit(lambda x: twice(x, with_fence), donate_argnums=0)
         text = step.lower(jnp.ones((64, 64))).compile().as_text()
-        return text.count(" dot(") + text.count("dot_general\"")
+        return text.count(" dot(") + text.count('dot_general"')
 
     assert products(True) == 2 * products(False)
 
