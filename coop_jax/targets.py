@@ -51,6 +51,17 @@ _TABLE = {
 }
 
 
+def named(name: str) -> Target:
+    """The target of a name such as `"a100"`: no device is needed."""
+    target = _TABLE.get(name.lower())
+    if target is None:
+        raise ValueError(
+            f"`targets.named(name)` must be one of {', '.join(map(repr, _TABLE))}. "
+            f"Got {name!r}. For another device, make a `coop_jax.targets.Target`."
+        )
+    return target
+
+
 def target_of(device: Any) -> Target:
     """The target that describes a JAX device.
 

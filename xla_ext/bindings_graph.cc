@@ -73,17 +73,21 @@ Graph* MakeGraph(void* storage, const AnyArray& op_seconds,
   return new (storage) Graph(std::move(arrays));
 }
 
-// One value per tensor, as a new array.
+// value(0), value(1), ... as a new array.
 template <typename Value>
-auto PerTensor(const Graph& graph, Value value) {
-  using T = decltype(value(TensorIdx{0}));
-  auto* values = new T[At(graph.num_tensors())];
-  for (TensorIdx t = 0; t < graph.num_tensors(); ++t) values[t] = value(t);
+auto NewArray(int64_t length, Value value) {
+  using T = decltype(value(int64_t{0}));
+  auto* values = new T[At(length)];
+  for (int64_t i = 0; i < length; ++i) values[i] = value(i);
   nb::capsule owner(values, [](void* p) noexcept {
     delete[] static_cast<T*>(p);
   });
-  return nb::ndarray<nb::numpy, T, nb::ndim<1>>(
-      values, {At(graph.num_tensors())}, owner);
+  return nb::ndarray<nb::numpy, T, nb::ndim<1>>(values, {At(length)}, owner);
+}
+
+template <typename Value>
+auto PerTensor(const Graph& graph, Value value) {
+  return NewArray(graph.num_tensors(), value);
 }
 
 }  // namespace
@@ -112,6 +116,35 @@ void BindGraph(nb::module_& m) {
           nb::arg("overwrites"), nb::arg("releases") = nb::none())
       .def_prop_ro("num_ops", &Graph::num_ops)
       .def_prop_ro("num_tensors", &Graph::num_tensors)
+      .def_prop_ro(
+          "op_seconds",
+          [](const Graph& graph) {
+            return NewArray(graph.num_ops(),
+                            [&](OpIdx op) { return graph.seconds(op); });
+          },
+          nb::rv_policy::reference, "float64 per operation, as given.")
+      .def_prop_ro(
+          "op_workspace_bytes",
+          [](const Graph& graph) {
+            return NewArray(graph.num_ops(), [&](OpIdx op) {
+              return graph.workspace_bytes(op);
+            });
+          },
+          nb::rv_policy::reference, "int64 per operation, as given.")
+      .def_prop_ro(
+          "tensor_bytes",
+          [](const Graph& graph) {
+            return PerTensor(graph,
+                             [&](TensorIdx t) { return graph.bytes(t); });
+          },
+          nb::rv_policy::reference, "int64 per tensor, as given.")
+      .def_prop_ro(
+          "tensor_pinned",
+          [](const Graph& graph) {
+            return PerTensor(graph,
+                             [&](TensorIdx t) { return graph.is_pinned(t); });
+          },
+          nb::rv_policy::reference, "bool per tensor, as given.")
       .def_prop_ro(
           "producer",
           [](const Graph& graph) {
