@@ -24,8 +24,8 @@ from coop_jax.rewrite import rewrite
 from coop_jax.segments import Segment, cut
 
 _MAX_COMPILATIONS = 5
-# Another compilation to recompute less is worth it if the plan leaves this part of the
-# room unused, and if at least this part of the step's time could be gained.
+# One more compilation, to recompute less, is worth it if the plan leaves this part of the
+# room unused, and if it recomputes for at least this part of the step's time.
 _SLACK_WORTH_USING = 0.08
 _GAIN_WORTH_TRYING = 0.02
 # Pools tried, relative to the smallest one that can be planned, when nothing else fits.
@@ -34,11 +34,16 @@ _FLOOR_POOLS = (1.0, 1.06, 1.15, 1.3)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
-    """A plan with its rewritten program and, once compiled, XLA's figure."""
+    """A plan with its rewritten program and, once compiled, XLA's figure.
+
+    `planned_bytes` is what the schedule needs by itself, `predicted_bytes` that and the
+    error that an earlier plan showed.
+    """
 
     schedule: Any
     segments: list[Segment]
     program: Program
+    planned_bytes: int
     predicted_bytes: int
     compiled: Any = None
     measured_bytes: int | None = None
@@ -117,55 +122,43 @@ class BudgetSearch:
         )
 
     def _search(self, budget_bytes: int) -> Candidate | None:
+        """Shrink the pool until XLA's figure fits; then once try to use what is left."""
         room = budget_bytes - self._fixed_bytes
         pool, error = room, 0
         best: Candidate | None = None
-        fits, misses = 0, None  # largest pool known to fit, smallest known to miss
-        cheapest_miss = 0.0  # seconds recomputed by the plan that just missed
         for _ in range(_MAX_COMPILATIONS):
             schedule = plan_pool(self._graph, pool, self._options)
             if schedule is None:
                 break
-            known = self.num_compilations
             candidate = self._compile(self._candidate(schedule, error))
-            measured = candidate.measured_bytes
-            if measured <= budget_bytes:
-                fits = max(fits, pool)
-                if best is None or _cost(candidate) < _cost(best):
-                    best = candidate
-                if budget_bytes - measured <= _SLACK_WORTH_USING * room:
+            over = candidate.measured_bytes - budget_bytes
+            if over > 0:
+                if best is not None:
                     break
-            else:
-                misses = pool if misses is None else min(misses, pool)
-                cheapest_miss = max(cheapest_miss, _cost(candidate))
-            if self.num_compilations == known:
-                break  # the same plan again: nothing more to learn
-            if best is not None:
-                gain = _cost(best) - cheapest_miss
-                if gain <= _GAIN_WORTH_TRYING * schedule.statistics.compute_seconds:
-                    break
-            error = measured - self._fixed_bytes - schedule.statistics.peak_bytes
-            pool = self._next_pool(room - error, fits, misses)
-            if best is not None and pool <= fits:
+                error = candidate.measured_bytes - candidate.planned_bytes
+                pool -= max(over + over // 8, room // 100)
+                continue
+            previous, best = best, _cheaper(best, candidate)
+            gain = _cost(candidate) / schedule.statistics.compute_seconds
+            if (
+                previous is not None
+                or -over <= _SLACK_WORTH_USING * room
+                or gain <= _GAIN_WORTH_TRYING
+            ):
                 break
+            # Half of it: the error of one plan says little about that of the next.
+            pool, error = pool + -over // 2, 0
         return best
-
-    @staticmethod
-    def _next_pool(corrected: int, fits: int, misses: int | None) -> int:
-        """The corrected pool, kept between what is known to fit and to miss."""
-        if misses is not None and corrected >= misses:
-            return (fits + misses) // 2 if fits else int(0.93 * misses)
-        if corrected <= fits:
-            return (fits + misses) // 2 if misses is not None else fits
-        return corrected
 
     def _candidate(self, schedule: Any, error: int) -> Candidate:
         segments = cut(self._graph, schedule, fence_free_inputs=self._fence_free_inputs)
+        planned_bytes = self._fixed_bytes + schedule.statistics.peak_bytes
         return Candidate(
             schedule=schedule,
             segments=segments,
             program=rewrite(self._graph, segments),
-            predicted_bytes=self._fixed_bytes + schedule.statistics.peak_bytes + error,
+            planned_bytes=planned_bytes,
+            predicted_bytes=planned_bytes + error,
         )
 
     def _compile(self, candidate: Candidate) -> Candidate:
@@ -185,6 +178,10 @@ class BudgetSearch:
                 f"{_cost(candidate):.2e} s"
             )
         return self._compiled[key]
+
+
+def _cheaper(first: Candidate | None, second: Candidate) -> Candidate:
+    return second if first is None or _cost(second) < _cost(first) else first
 
 
 def _cost(candidate: Candidate) -> float:
