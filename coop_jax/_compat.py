@@ -8,10 +8,12 @@ the same on both.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.core
 import jax.extend.core as jex
 from jax._src import config as _config
 from jax._src import core as _core
@@ -114,13 +116,34 @@ def with_name_scope(eqn: Any, name: str) -> Any:
 
 
 def nest_source_info(outer: Any, inner: Any) -> Any:
-    """Source info of an inlined equation: the caller's name stack, then its own."""
-    return inner.replace(name_stack=outer.name_stack + inner.name_stack)
+    """Source info of an inlined equation: the caller's name stack, then its own.
+
+    Library code that JAX hides (the body of `relu`) has no line of the user's; then the
+    caller's stands for it.
+    """
+    nested = inner.replace(name_stack=outer.name_stack + inner.name_stack)
+    if next(_source_info_util.user_frames(inner.traceback), None) is None:
+        nested = nested.replace(traceback=outer.traceback)
+    return nested
 
 
 def source_line(eqn: Any) -> str:
-    """`file.py:12 (function)` of the user's line an equation came from."""
-    return _source_info_util.summarize(eqn.source_info)
+    """`model.py:12 (Block.__call__)`: the user's line that an equation came from.
+
+    The innermost frame outside installed packages, so that a Flax layer is named by the
+    model that uses it; without one, the innermost that JAX shows.
+    """
+    shown = None
+    for frame in _source_info_util.user_frames(eqn.source_info.traceback):
+        is_installed = "-packages" in frame.file_name
+        if shown is None or not is_installed:
+            shown = frame
+        if not is_installed:
+            break
+    if shown is None:
+        return "an unknown line"
+    file_name = os.path.basename(shown.file_name)
+    return f"{file_name}:{shown.start_line} ({shown.function_name})"
 
 
 def name_stack(eqn: Any) -> str:
@@ -177,9 +200,7 @@ def trace_context() -> Any:
 
 def default_device() -> Any:
     """The device that `jit` uses for arguments without a placement."""
-    device = jax.config.jax_default_device
-    return (
-        jax.devices(device)[0]
-        if isinstance(device, str)
-        else (device or jax.devices()[0])
-    )
+    device = _config.default_device.value
+    if device is None or isinstance(device, str):
+        return jax.devices(device)[0]
+    return device

@@ -99,7 +99,7 @@ def flops(eqn: Any) -> int:
         return _TRANSCENDENTAL_OPERATIONS * _elements(eqn.outvars)
     if name in VIEWS or name in _MOVES:
         return 0
-    return max(_elements(eqn.outvars), _elements(eqn.invars))
+    return max(_elements([v]) for v in [*eqn.outvars, *eqn.invars])
 
 
 def seconds(

@@ -20,7 +20,7 @@ from coop_jax.program import Program
 from coop_jax.report import Plan, recomputations
 from coop_jax.targets import target_of
 from coop_jax.trace import flatten
-from coop_jax.verify import BudgetSearch, Candidate
+from coop_jax.verify import BudgetSearch, Measured
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,16 +138,14 @@ def fit_step(
         graph,
         best,
     )
-    return FittedStep(best.compiled, traced.jit(best.program), plan)
+    return FittedStep(best.compiled, traced.jit(best.candidate.program), plan)
 
 
 def _compile_both(traced: TracedStep) -> tuple[Any, Any]:
     """The step as written, whose need the plan is compared with, and the tagged flat
     program, which says what XLA stores. They differ: inlining dissolves the user's
     `jax.checkpoint`s, and merging equal broadcasts early already saves memory."""
-    lowered = jax.jit(traced.fn, **traced.jit_options).lower(
-        *traced.args, **traced.kwargs
-    )
+    lowered = jax.jit(traced.fn, **traced.jit_options).lower(*traced.args, **traced.kwargs)
     tagged = traced.jit(materialize.tag(traced.program)).lower(
         *traced.args, **traced.kwargs
     )
@@ -189,7 +187,7 @@ def _plan(
     unmodified_bytes: int,
     num_compilations: int,
     graph: StepGraph | None = None,
-    best: Candidate | None = None,
+    best: Measured | None = None,
 ) -> Plan:
     if graph is None or best is None:
         return Plan(
@@ -205,19 +203,20 @@ def _plan(
             recomputations=(),
             schedule=None,
         )
-    again = recomputations(graph, best.segments)
+    chosen = best.candidate
+    again = recomputations(graph, chosen.segments)
     return Plan(
         budget_bytes=budget_bytes,
         unmodified_bytes=unmodified_bytes,
-        predicted_bytes=best.predicted_bytes,
-        measured_bytes=best.measured_bytes,
-        compute_overhead=best.schedule.statistics.compute_overhead,
+        predicted_bytes=chosen.predicted_bytes,
+        measured_bytes=best.total_bytes,
+        compute_overhead=chosen.schedule.statistics.compute_overhead,
         recomputed_flops=sum(item.flops for item in again),
         total_flops=sum(graph.flops),
         num_compilations=num_compilations,
-        num_fences=len(best.segments) - 1,
+        num_fences=len(chosen.segments) - 1,
         recomputations=again,
-        schedule=best.schedule,
+        schedule=chosen.schedule,
     )
 
 
@@ -243,9 +242,7 @@ def _donation(traced: Any, args: tuple) -> dict[str, Any]:
         )
 
     def is_donated(info: Any) -> bool:
-        leaves = jax.tree.leaves(
-            info, is_leaf=lambda x: isinstance(x, jax.stages.ArgInfo)
-        )
+        leaves = jax.tree.leaves(info, is_leaf=lambda x: isinstance(x, jax.stages.ArgInfo))
         return bool(leaves) and all(leaf.donated for leaf in leaves)
 
     nums = tuple(i for i, info in enumerate(infos) if is_donated(info))

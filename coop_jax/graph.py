@@ -1,17 +1,8 @@
-"""Graph: a flat program and its materialisation to what the planner works on.
-
-An operation computes stored values from stored values. The equations in between, whose
-results never reach memory, belong to every operation that needs them (XLA fuses, and
-duplicates, them in the same way): they are its *cone*. A recomputation evaluates a cone
-again, so nothing that XLA never stored is taken for resident.
-"""
+"""Graph: a flat program and its materialisation to what the planner works on."""
 
 from __future__ import annotations
 
 import dataclasses
-import heapq
-import itertools
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -20,21 +11,18 @@ import numpy as np
 
 from coop_jax import _compat, _ext
 from coop_jax._compat import Literal
+from coop_jax.cones import cones_in_order
 from coop_jax.costs import (
     aval_bytes,
     flops,
     is_elementwise,
-    is_fusible,
     is_view,
     seconds,
 )
 from coop_jax.materialize import Materialization
-from coop_jax.program import Program, reads, writes
+from coop_jax.program import Program
 from coop_jax.targets import Target
 
-# A chain of unstored equations longer than this that several operations share is taken
-# to be stored at its end: XLA stops duplicating long before.
-_LONGEST_SHARED_CONE = 64
 _SMALL_OVERWRITE_BYTES = 64 * 1024
 
 
@@ -114,29 +102,23 @@ def build_graph(
             and results have buffers of their own.
     """
     eqns = program.eqns
-    stored = _stored_values(program, materialization)
-    producer = {v: i for i, eqn in enumerate(eqns) for v in writes(eqn)}
     inputs = list(dict.fromkeys([*program.constvars, *program.invars]))
-    cones = _cones(program, producer, stored | set(inputs))
     tensors = list(inputs)
     index_of = {v: i for i, v in enumerate(tensors)}
     operations = []
-    for cone, read in _in_order(program, materialization, stored, cones):
-        made = [v for v in writes(eqns[cone[-1]]) if v in stored]
-        for v in made:
+    for cone in cones_in_order(program, materialization):
+        for v in cone.makes:
             index_of[v] = len(tensors)
             tensors.append(v)
         operations.append(
             Operation(
-                equations=tuple(cone),
-                inputs=tuple(sorted(index_of[v] for v in read)),
-                outputs=tuple(index_of[v] for v in made),
+                equations=cone.equations,
+                inputs=tuple(sorted(index_of[v] for v in cone.reads)),
+                outputs=tuple(index_of[v] for v in cone.makes),
             )
         )
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}
-    donated_vars = {
-        v for v, d in zip(program.invars, program.donated, strict=True) if d
-    }
+    donated_vars = {v for v, d in zip(program.invars, program.donated, strict=True) if d}
     num_inputs = len(inputs)
     external = [
         not inputs_in_pool and (i < num_inputs or v in outputs)
@@ -162,138 +144,6 @@ def build_graph(
     )
 
 
-def _stored_values(program: Program, materialization: Materialization) -> set[Any]:
-    """Values that are tensors of the graph.
-
-    What XLA stored, with views replaced by the value they are views of; the step's
-    outputs; results of operations with several results or with effects; and values that
-    are expensive to compute and reach more than one stored value: computing them again
-    in every consumer is not what XLA does.
-    """
-    view_of: dict[Any, Any] = {}
-    inputs = {*program.invars, *program.constvars}
-    for eqn in program.eqns:
-        if is_view(eqn) and not isinstance(eqn.invars[0], Literal):
-            source = eqn.invars[0]
-            view_of[eqn.outvars[0]] = view_of.get(source, source)
-    stored = {view_of.get(v, v) for v in materialization.stored_bytes} - inputs
-    stored |= {v for v in program.outvars if not isinstance(v, Literal)} - inputs
-    for eqn in program.eqns:
-        if eqn.effects or (len(eqn.outvars) > 1 and not is_fusible(eqn)):
-            stored.update(writes(eqn))
-
-    # Sinks, backwards: the one operation an unstored value ends up in, or _MANY.
-    many = object()
-    sink: dict[Any, Any] = {}
-    consumers: dict[Any, set[int]] = defaultdict(set)
-    for i, eqn in enumerate(program.eqns):
-        for v in reads(eqn):
-            consumers[v].add(i)
-    heavy, cone_size = _cone_weights(program, stored)
-
-    def sink_of(i: int) -> Any:
-        eqn = program.eqns[i]
-        made = writes(eqn)
-        if eqn.effects or any(v in stored for v in made):
-            return i
-        ends = {sink.get(v) for v in made} - {None}
-        return ends.pop() if len(ends) == 1 else (many if ends else None)
-
-    for i in range(len(program.eqns) - 1, -1, -1):
-        for v in writes(program.eqns[i]):
-            if v in stored:
-                continue
-            ends = {sink_of(j) for j in consumers[v]} - {None}
-            shared = many in ends or len(ends) > 1
-            if shared and (heavy[i] or cone_size[i] > _LONGEST_SHARED_CONE):
-                stored.add(view_of.get(v, v) if is_view(program.eqns[i]) else v)
-                sink[v] = i
-            else:
-                sink[v] = many if shared else next(iter(ends), None)
-    return stored - inputs
-
-
-def _cone_weights(program: Program, stored: set[Any]) -> tuple[list[bool], list[int]]:
-    """For every equation: does its cone hold unfusible work, and how long is it?"""
-    heavy_value: dict[Any, bool] = {}
-    size_value: dict[Any, int] = {}
-    heavy, size = [], []
-    for eqn in program.eqns:
-        inner = [v for v in reads(eqn) if v not in stored]
-        heavy.append(
-            not is_fusible(eqn) or any(heavy_value.get(v, False) for v in inner)
-        )
-        size.append(1 + sum(size_value.get(v, 0) for v in inner))
-        for v in writes(eqn):
-            if v not in stored:
-                heavy_value[v], size_value[v] = heavy[-1], size[-1]
-    return heavy, size
-
-
-def _cones(program, producer, stored) -> list[tuple[list[int], set[Any]]]:
-    """For every operation its equations and the stored values that they read."""
-    eqns = program.eqns
-    cones = []
-    for anchor, eqn in enumerate(eqns):
-        if not eqn.effects and stored.isdisjoint(writes(eqn)):
-            continue
-        cone, read, todo = {anchor}, set(), [anchor]
-        while todo:
-            for v in reads(eqns[todo.pop()]):
-                if v in stored:
-                    read.add(v)
-                elif (made_by := producer[v]) not in cone:
-                    cone.add(made_by)
-                    todo.append(made_by)
-        cones.append((sorted(cone), read))
-    return cones
-
-
-def _in_order(program, materialization, stored, cones):
-    """Operations in the order in which XLA runs them.
-
-    XLA schedules for memory: it makes weight gradients and updates as soon as it can,
-    where the program has them at its end. An operation that its schedule doesn't name
-    runs just before the first one that needs it; effects keep the program's order.
-    """
-    eqns = program.eqns
-    made_by = {
-        v: k for k, (cone, _) in enumerate(cones) for v in writes(eqns[cone[-1]])
-    }
-    needs = [{made_by[v] for v in read if v in made_by} for _, read in cones]
-    effects = [k for k, (cone, _) in enumerate(cones) if eqns[cone[-1]].effects]
-    for before, after in itertools.pairwise(effects):
-        needs[after].add(before)
-    needed_by: list[list[int]] = [[] for _ in cones]
-    for k, before in enumerate(needs):
-        for j in before:
-            needed_by[j].append(k)
-    never = math.inf
-    position = [never] * len(cones)
-    for k in range(len(cones) - 1, -1, -1):
-        known = [
-            materialization.position[v]
-            for v in writes(eqns[cones[k][0][-1]])
-            if v in stored and v in materialization.position
-        ]
-        if known:
-            position[k] = max(known)
-        elif materialization.position:
-            position[k] = min((position[j] for j in needed_by[k]), default=never)
-        else:
-            position[k] = k
-    waiting = [len(before) for before in needs]
-    ready = [(position[k], k) for k, count in enumerate(waiting) if count == 0]
-    heapq.heapify(ready)
-    while ready:
-        _, k = heapq.heappop(ready)
-        yield cones[k]
-        for j in needed_by[k]:
-            waiting[j] -= 1
-            if waiting[j] == 0:
-                heapq.heappush(ready, (position[j], j))
-
-
 def _core_graph(
     program: Program,
     materialization: Materialization,
@@ -308,9 +158,11 @@ def _core_graph(
     inputs = {*program.constvars, *program.invars}
     overwrites = _overwrites(program, operations, tensors)
     replaced = set(overwrites[:, 2].tolist())
-    # Of what lies in the pool, inputs and what takes their place stay where they are.
+    # Of what lies in the pool, inputs and what takes their place stay where they are, and
+    # so do results too small for the list of overwrites: brought back at the end, a bias
+    # that was updated early would cost the whole step once more.
     pinned = [
-        not is_external and (v in inputs or i in replaced)
+        not is_external and (v in inputs or i in replaced or v in outputs)
         for i, (v, is_external) in enumerate(zip(tensors, external, strict=True))
     ]
     is_output = [
@@ -321,8 +173,7 @@ def _core_graph(
     for k, op in enumerate(operations):
         body = [eqns[i] for i in op.equations]
         moved = [
-            sum(aval_bytes(tensors[t].aval) for t in ts)
-            for ts in (op.inputs, op.outputs)
+            sum(aval_bytes(tensors[t].aval) for t in ts) for ts in (op.inputs, op.outputs)
         ]
         op_seconds.append(seconds(body, moved[0], moved[1], target))
         workspace.append(

@@ -61,8 +61,7 @@ class Materialization:
 def tag(program: Program) -> Program:
     """The program with the index of every equation as a name scope around it."""
     eqns = tuple(
-        _compat.with_name_scope(eqn, f"{_SCOPE}{i}")
-        for i, eqn in enumerate(program.eqns)
+        _compat.with_name_scope(eqn, f"{_SCOPE}{i}") for i, eqn in enumerate(program.eqns)
     )
     return dataclasses.replace(program, eqns=eqns)
 
@@ -226,9 +225,7 @@ def _matching_value(
         for var in sized(index):
             if read_outside(var) or not fused:
                 return var
-    ranked = [
-        (read_outside(var), index, var) for index in inside for var in sized(index)
-    ]
+    ranked = [(read_outside(var), index, var) for index in inside for var in sized(index)]
     if not ranked:
         return None
     return max(ranked, key=lambda entry: entry[:2])[2]

@@ -65,12 +65,11 @@ def plan_pool(graph: StepGraph, pool_bytes: int, options: PlanOptions) -> Any | 
 def smallest_pool(graph: StepGraph, options: PlanOptions) -> SmallestPool:
     """Bisect for the smallest pool that can be planned."""
     found = _ext.minimum_pool(graph.core, options)
+    assert found is not None, "without eviction nothing is recomputed: within any limit"
     return SmallestPool(
         pool_bytes=found.capacity,
         schedule=_validated(graph, found.schedule),
-        blocking_operation=min(
-            max(found.blocking_operation, 0), len(graph.operations) - 1
-        ),
+        blocking_operation=min(max(found.blocking_operation, 0), len(graph.operations) - 1),
     )
 
 

@@ -187,9 +187,7 @@ def unconstrained(
 ) -> Schedule:
     """The schedule without evictions, in a pool as large as it needs."""
     chosen = _options("unconstrained", policy, options)
-    return _validated(
-        graph, _ext.unconstrained(_checked("unconstrained", graph), chosen)
-    )
+    return _validated(graph, _ext.unconstrained(_checked("unconstrained", graph), chosen))
 
 
 def minimum_pool(

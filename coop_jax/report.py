@@ -91,9 +91,7 @@ class Plan:
         return "\n".join(lines)
 
 
-def recomputations(
-    graph: StepGraph, segments: list[Segment]
-) -> tuple[Recomputation, ...]:
+def recomputations(graph: StepGraph, segments: list[Segment]) -> tuple[Recomputation, ...]:
     """What a plan recomputes, gathered by source line and primitive."""
     counts: collections.Counter = collections.Counter()
     work: collections.Counter = collections.Counter()

@@ -71,9 +71,7 @@ class _Writer:
     def _write(self, index: int, is_recompute: bool) -> dict[Any, Any]:
         eqn = self.graph.program.eqns[index]
         renamed = {
-            v: _compat.new_var(v.aval)
-            for v in eqn.outvars
-            if not isinstance(v, DropVar)
+            v: _compat.new_var(v.aval) for v in eqn.outvars if not isinstance(v, DropVar)
         }
         eqn = eqn.replace(
             invars=[self._read(v) for v in eqn.invars],

@@ -34,9 +34,7 @@ class Segment:
     fenced: tuple[int, ...]
 
 
-def cut(
-    graph: StepGraph, schedule: Schedule, *, fence_free_inputs: bool
-) -> list[Segment]:
+def cut(graph: StepGraph, schedule: Schedule, *, fence_free_inputs: bool) -> list[Segment]:
     """Cut a schedule into segments.
 
     Arguments:
@@ -135,7 +133,5 @@ def _without_free_inputs(
         inputs = graph.operations[execution.operation].inputs
         if execution.is_recompute and inputs and free.issuperset(inputs):
             if kept.isdisjoint(inputs):
-                kept.add(
-                    min(inputs, key=lambda t: (aval_bytes(graph.tensors[t].aval), t))
-                )
+                kept.add(min(inputs, key=lambda t: (aval_bytes(graph.tensors[t].aval), t)))
     return kept

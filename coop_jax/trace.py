@@ -45,9 +45,7 @@ def flatten(closed: Any, donated: Sequence[bool]) -> Program:
     """
     inliner = _Inliner()
     jaxpr, consts = _compat.open_jaxpr(closed)
-    outvars = inliner.inline(
-        jaxpr, [*jaxpr.invars], consts, lambda eqn: eqn.source_info
-    )
+    outvars = inliner.inline(jaxpr, [*jaxpr.invars], consts, lambda eqn: eqn.source_info)
     eqns = _with_explicit_broadcasts(inliner.eqns)
     eqns, outvars = _merge_equal(eqns, outvars)
     eqns = _without_dead(eqns, outvars)
@@ -197,9 +195,7 @@ def _merge_equal(eqns: list[Any], outvars: list[Any]) -> tuple[list[Any], list[A
 
 
 def _equation_key(eqn: Any) -> Any | None:
-    operands = tuple(
-        _literal_key(v) if isinstance(v, Literal) else v for v in eqn.invars
-    )
+    operands = tuple(_literal_key(v) if isinstance(v, Literal) else v for v in eqn.invars)
     key = (eqn.primitive, operands, tuple(sorted(eqn.params.items())), eqn.ctx)
     try:
         hash(key)

@@ -34,7 +34,7 @@ _FLOOR_POOLS = (1.0, 1.06, 1.15, 1.3)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
-    """A plan with its rewritten program and, once compiled, XLA's figure.
+    """A plan with its rewritten program.
 
     `planned_bytes` is what the schedule needs by itself, `predicted_bytes` that and the
     error that an earlier plan showed.
@@ -45,8 +45,19 @@ class Candidate:
     program: Program
     planned_bytes: int
     predicted_bytes: int
-    compiled: Any = None
-    measured_bytes: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Measured:
+    """A compiled candidate with XLA's figure."""
+
+    candidate: Candidate
+    compiled: Any
+    total_bytes: int
+
+    @property
+    def recompute_seconds(self) -> float:
+        return self.candidate.schedule.statistics.recompute_seconds
 
 
 class BudgetSearch:
@@ -76,7 +87,7 @@ class BudgetSearch:
         self._fence_free_inputs = input_copies_are_free(platform)
         self._compile_program = compile_program
         self._log = log
-        self._compiled: dict[bytes, Candidate] = {}
+        self._compiled: dict[bytes, Measured] = {}
 
     @property
     def num_compilations(self) -> int:
@@ -84,9 +95,7 @@ class BudgetSearch:
 
     def predict(self, budget_bytes: int) -> Candidate:
         """The plan for a budget by prediction alone; nothing is compiled."""
-        schedule = plan_pool(
-            self._graph, budget_bytes - self._fixed_bytes, self._options
-        )
+        schedule = plan_pool(self._graph, budget_bytes - self._fixed_bytes, self._options)
         if schedule is None:
             smallest = smallest_pool(self._graph, self._options)
             raise InfeasibleBudgetError(
@@ -97,54 +106,53 @@ class BudgetSearch:
             )
         return self._candidate(schedule, 0)
 
-    def run(self, budget_bytes: int) -> Candidate:
+    def run(self, budget_bytes: int) -> Measured:
         """The best plan found that XLA confirms; raises `InfeasibleBudgetError`."""
         best = self._search(budget_bytes)
         if best is not None:
             return best
         smallest = smallest_pool(self._graph, self._options)
-        floor: list[Candidate] = []
+        floor: list[Measured] = []
         for factor in _FLOOR_POOLS:
             schedule = plan_pool(
                 self._graph, int(smallest.pool_bytes * factor), self._options
             )
             if schedule is None:
                 schedule = smallest.schedule
-            candidate = self._compile(self._candidate(schedule, 0))
-            floor.append(candidate)
-            if candidate.measured_bytes <= budget_bytes:
-                return candidate
+            measured = self._compile(self._candidate(schedule, 0))
+            floor.append(measured)
+            if measured.total_bytes <= budget_bytes:
+                return measured
         raise InfeasibleBudgetError(
             budget_bytes,
-            min(candidate.measured_bytes for candidate in floor),
+            min(measured.total_bytes for measured in floor),
             self._graph.describe(smallest.blocking_operation),
             predicted=False,
         )
 
-    def _search(self, budget_bytes: int) -> Candidate | None:
+    def _search(self, budget_bytes: int) -> Measured | None:
         """Shrink the pool until XLA's figure fits; then once try to use what is left."""
         room = budget_bytes - self._fixed_bytes
         pool, error = room, 0
-        best: Candidate | None = None
+        best: Measured | None = None
         for _ in range(_MAX_COMPILATIONS):
             schedule = plan_pool(self._graph, pool, self._options)
             if schedule is None:
                 break
-            candidate = self._compile(self._candidate(schedule, error))
-            over = candidate.measured_bytes - budget_bytes
+            candidate = self._candidate(schedule, error)
+            measured = self._compile(candidate)
+            over = measured.total_bytes - budget_bytes
             if over > 0:
                 if best is not None:
                     break
-                error = candidate.measured_bytes - candidate.planned_bytes
+                error = measured.total_bytes - candidate.planned_bytes
                 pool -= max(over + over // 8, room // 100)
                 continue
-            previous, best = best, _cheaper(best, candidate)
-            gain = _cost(candidate) / schedule.statistics.compute_seconds
-            if (
-                previous is not None
-                or -over <= _SLACK_WORTH_USING * room
-                or gain <= _GAIN_WORTH_TRYING
-            ):
+            if best is not None:
+                return min(best, measured, key=lambda m: m.recompute_seconds)
+            best = measured
+            gain = best.recompute_seconds / schedule.statistics.compute_seconds
+            if -over <= _SLACK_WORTH_USING * room or gain <= _GAIN_WORTH_TRYING:
                 break
             # Half of it: the error of one plan says little about that of the next.
             pool, error = pool + -over // 2, 0
@@ -161,28 +169,16 @@ class BudgetSearch:
             predicted_bytes=planned_bytes + error,
         )
 
-    def _compile(self, candidate: Candidate) -> Candidate:
+    def _compile(self, candidate: Candidate) -> Measured:
         key = candidate.schedule.steps.tobytes()
         if key not in self._compiled:
             compiled = self._compile_program(candidate.program)
-            candidate = dataclasses.replace(
-                candidate,
-                compiled=compiled,
-                measured_bytes=memory_figures(compiled).total_bytes,
-            )
-            self._compiled[key] = candidate
+            measured = Measured(candidate, compiled, memory_figures(compiled).total_bytes)
+            self._compiled[key] = measured
             self._log(
                 f"compilation {self.num_compilations}: predicted "
                 f"{format_bytes(candidate.predicted_bytes)}, XLA says "
-                f"{format_bytes(candidate.measured_bytes)}, recomputes "
-                f"{_cost(candidate):.2e} s"
+                f"{format_bytes(measured.total_bytes)}, recomputes "
+                f"{measured.recompute_seconds:.2e} s"
             )
         return self._compiled[key]
-
-
-def _cheaper(first: Candidate | None, second: Candidate) -> Candidate:
-    return second if first is None or _cost(second) < _cost(first) else first
-
-
-def _cost(candidate: Candidate) -> float:
-    return candidate.schedule.statistics.recompute_seconds

@@ -175,7 +175,7 @@ def _read_buffers(data: bytes) -> Iterator[StoredBuffer]:
         assigned = []
         for field, value in _fields(allocation):
             if field == _ALLOCATION_ASSIGNED:
-                assigned.append({f: v for f, v in _fields(value)})
+                assigned.append(dict(_fields(value)))
             elif value and field in (
                 _ALLOCATION_IS_THREAD_LOCAL,
                 _ALLOCATION_IS_TUPLE,

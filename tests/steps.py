@@ -32,8 +32,7 @@ def mlp_step(weights, x):
 def mlp_arguments(layers: int = 8, batch: int = 512, width: int = 64, dtype="float32"):
     random = np.random.default_rng(0)
     weights = [
-        jnp.asarray(random.normal(size=(width, width)) * 0.1, dtype)
-        for _ in range(layers)
+        jnp.asarray(random.normal(size=(width, width)) * 0.1, dtype) for _ in range(layers)
     ]
     return weights, jnp.asarray(random.normal(size=(batch, width)), dtype)
 
@@ -75,9 +74,7 @@ def assert_trees_equal(first: Any, second: Any) -> None:
 def largest_difference(first: Any, second: Any) -> float:
     return max(
         float(
-            np.max(
-                np.abs(as_numpy(a).astype("f8") - as_numpy(b).astype("f8")), initial=0
-            )
+            np.max(np.abs(as_numpy(a).astype("f8") - as_numpy(b).astype("f8")), initial=0)
         )
         for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     )

@@ -38,9 +38,7 @@ PROBLEMS = {
 def train(step, problem, state):
     losses = []
     for number in range(_STEPS):
-        state, loss = step(
-            state, problem.batch, jax.random.fold_in(problem.key, number)
-        )
+        state, loss = step(state, problem.batch, jax.random.fold_in(problem.key, number))
         losses.append(float(loss))
     return np.array(losses)
 
@@ -55,9 +53,7 @@ def nudged(state, dtype):
 def test_losses_over_20_steps(name, dtype):
     problem = PROBLEMS[name](jnp.dtype(dtype))
     unmodified = jax.jit(problem.train_step, donate_argnums=0)
-    planned = coop_jax.remat_train_step(
-        problem.train_step, budget="60%", donate_argnums=0
-    )
+    planned = coop_jax.remat_train_step(problem.train_step, budget="60%", donate_argnums=0)
     plan = planned.plan(problem.state, problem.batch, problem.key)
     assert plan.measured_bytes <= plan.budget_bytes
     assert plan.recomputed_flops > 0

@@ -64,9 +64,7 @@ def test_random_evictions_keep_every_value(seed, length, eviction_rate, stored_r
 def test_planned_evictions_keep_every_value(policy, seed):
     function, arguments = random_function(seed, 25)
     step = traced(function, *arguments)
-    graph = build_graph(
-        step.program, random_materialization(step.program, seed, 1), TARGET
-    )
+    graph = build_graph(step.program, random_materialization(step.program, seed, 1), TARGET)
     options = PlanOptions(policy=policy)
     smallest = _ext.minimum_pool(graph.core, options)
     schedule = plan_pool(graph, smallest.capacity, options)

@@ -85,9 +85,7 @@ def test_a_jitted_step_keeps_its_donation(arguments):
 
 def test_a_jitted_step_with_static_arguments_is_refused(arguments):
     jitted = jax.jit(lambda n, w, x: mlp_step(w, x), static_argnums=0)
-    with pytest.raises(
-        ValueError, match=r"static arguments.*Pass the function without"
-    ):
+    with pytest.raises(ValueError, match=r"static arguments.*Pass the function without"):
         remat_train_step(jitted, budget="60%").plan(3, *arguments)
 
 
@@ -167,8 +165,7 @@ def test_under_vmap_and_grad(arguments):
     assert largest_difference(batched, expected) < 1e-6
     through = jax.grad(lambda x: step(weights, x)[1])(x)
     assert (
-        largest_difference(through, jax.grad(lambda x: mlp_step(weights, x)[1])(x))
-        < 1e-6
+        largest_difference(through, jax.grad(lambda x: mlp_step(weights, x)[1])(x)) < 1e-6
     )
 
 
@@ -194,9 +191,7 @@ def test_every_planner_holds_the_budget(arguments, planner):
     assert plan.measured_bytes <= plan.budget_bytes
 
 
-@pytest.mark.parametrize(
-    "switch", ["sliding_window", "partition", "recomputable_in_place"]
-)
+@pytest.mark.parametrize("switch", ["sliding_window", "partition", "recomputable_in_place"])
 def test_each_mechanism_can_be_switched_off(arguments, switch):
     options = PlanOptions(**{switch: False})
     plan = remat_train_step(mlp_step, budget="70%", planner=options).plan(*arguments)
@@ -213,9 +208,7 @@ def test_infeasible_budget_names_one_that_works(arguments):
         step(*arguments)
     assert caught.value.budget_bytes == 100_000
     smallest = caught.value.smallest_bytes
-    plan = remat_train_step(mlp_step, budget=smallest, donate_argnums=0).plan(
-        *arguments
-    )
+    plan = remat_train_step(mlp_step, budget=smallest, donate_argnums=0).plan(*arguments)
     assert plan.measured_bytes <= smallest
 
 
@@ -278,7 +271,5 @@ def test_malformed_arguments_are_refused_at_once(options, error, text):
 
 def test_device_budget_needs_a_device_that_reports_a_limit(arguments):
     step = remat_train_step(mlp_step, budget="device")
-    with pytest.raises(
-        ValueError, match=r"needs a device that reports its memory limit"
-    ):
+    with pytest.raises(ValueError, match=r"needs a device that reports its memory limit"):
         step.plan(*arguments)
