@@ -35,15 +35,14 @@ import coop_jax
 # Sizes at which activations are most of what a step needs.
 NETWORKS: dict[str, Callable[[], TrainingProblem]] = {
     "transformer-6": lambda: transformer_problem(num_layers=6),
-    "transformer-12": lambda: transformer_problem(
-        num_layers=12, width=128, num_heads=4
-    ),
+    "transformer-12": lambda: transformer_problem(num_layers=12, width=128, num_heads=4),
     "convnet": lambda: convnet_problem(stage_sizes=(3, 3, 3), width=16),
     "mixer": lambda: mixer_problem(),
 }
 INFEASIBLE_PERCENT = 5
-# XLA:CPU drops the barriers of `jax.checkpoint` and merges the recomputation back into
-# the forward pass. Without this pass it keeps them.
+# With jax 0.10, XLA:CPU drops the barriers of `jax.checkpoint` and merges the
+# recomputation back into the forward pass, unless this pass is off. With jax 0.12 the
+# barriers of this network stay either way.
 KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 COLUMNS = (
     "network",
@@ -130,9 +129,7 @@ def plan_step(
     problem: TrainingProblem, budget: int, need: int
 ) -> tuple[Callable, list[str]]:
     """A step under a budget in bytes, and its cells from "predicted" on."""
-    step = coop_jax.remat_train_step(
-        problem.train_step, budget=budget, donate_argnums=0
-    )
+    step = coop_jax.remat_train_step(problem.train_step, budget=budget, donate_argnums=0)
     start = time.perf_counter()
     try:
         plan = step.plan(problem.state, problem.batch, problem.key)

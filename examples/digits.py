@@ -1,6 +1,6 @@
 """Digits: a residual net with batch normalisation, on scanned handwriting.
 
-    python examples/digits.py [--budget 60%] [--epochs 3] [--plot picture.png]
+    python examples/digits.py [--budget 60%] [--epochs 5] [--plot picture.png]
 
 The pictures are scikit-learn's digits. Batch statistics are part of the state that a
 step returns: a recomputation must neither update them twice nor see the new ones, and
@@ -16,6 +16,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import side_by_side
 import sklearn.datasets
 import sklearn.model_selection
@@ -26,12 +27,13 @@ import coop_jax
 IMAGE_SIZE = 16
 BATCH_SIZE = 64
 # Both versions compute the same values, rounded differently. Where a rounding tips a
-# ReLU, training of this net departs for good, so no fixed tolerance is right for all of
-# it: the first steps must agree closely, and the rest must not differ much more than
-# the step as written differs from itself when it starts one rounding away.
-NUM_FIRST_STEPS = 4
-FIRST_STEPS_TOLERANCE = 1e-4
+# ReLU, training departs for good, so no fixed tolerance is right for all of it: the
+# first epoch must agree closely, and the rest must not differ much more than the step
+# as written differs from itself when it starts one rounding away.
+FIRST_EPOCH_TOLERANCE = 1e-3
 DEPARTURE_FACTOR = 10
+# Of the accuracies, for the same reason: a handful of the pictures held out.
+ACCURACY_TOLERANCE = 0.02
 
 
 def load_digits() -> list[np.ndarray]:
@@ -72,7 +74,7 @@ def one_rounding_away(problem: TrainingProblem) -> TrainingProblem:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--budget", default="60%", help="such as 60%% or 60MiB")
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--plot", metavar="FILE", help="save a picture (matplotlib)")
     args = parser.parse_args()
 
@@ -83,6 +85,7 @@ def main() -> None:
         image_size=IMAGE_SIZE,
         num_channels=1,
         batch_size=BATCH_SIZE,
+        optimizer=optax.adam(1e-3),
     )
     example = problem.state, problem.batch, problem.key
 
@@ -102,13 +105,14 @@ def main() -> None:
     }
     assert sizes["coop_jax"] <= plan.budget_bytes
 
+    epoch = len(train_images) // BATCH_SIZE
     schedule = list(batches(train_images, train_labels, args.epochs))
     runs = side_by_side.train(
         problem, {"as written": compiled, "coop_jax": planned}, schedule
     )
     before, after = runs["as written"], runs["coop_jax"]
     difference = side_by_side.largest_difference(before, after)
-    first = side_by_side.largest_difference(before, after, NUM_FIRST_STEPS)
+    first = side_by_side.largest_difference(before, after, epoch)
     nudged = side_by_side.train(
         one_rounding_away(problem), {"as written": compiled}, schedule
     )
@@ -118,24 +122,26 @@ def main() -> None:
     side_by_side.print_losses(runs)
     print(
         f"  largest relative difference {difference:.1e} ({first:.1e} in the first "
-        f"{NUM_FIRST_STEPS} steps)\n"
+        f"epoch)\n"
         f"  as written, started one rounding away: {departure:.1e}\n"
     )
     predict = jax.jit(problem.predict)
+    accuracies = []
     for name, run in runs.items():
         is_right = predict(run.state, test_images).argmax(-1) == test_labels
-        accuracy = float(jnp.mean(is_right))
+        accuracies.append(float(jnp.mean(is_right)))
         print(
             f"{name:>11}: {side_by_side.mebibytes(sizes[name])}, "
             f"median step {run.median_seconds:.3f} s, "
-            f"accuracy on {len(test_labels)} held out {accuracy:.1%}"
+            f"accuracy on {len(test_labels)} held out {accuracies[-1]:.1%}"
         )
     print(
         f"     budget: {side_by_side.mebibytes(plan.budget_bytes)}, kept; step time "
         f"x{after.median_seconds / before.median_seconds:.2f}"
     )
-    assert first <= FIRST_STEPS_TOLERANCE
-    assert difference <= max(FIRST_STEPS_TOLERANCE, DEPARTURE_FACTOR * departure)
+    assert first <= FIRST_EPOCH_TOLERANCE
+    assert difference <= max(FIRST_EPOCH_TOLERANCE, DEPARTURE_FACTOR * departure)
+    assert abs(accuracies[0] - accuracies[1]) <= ACCURACY_TOLERANCE
     if args.plot:
         side_by_side.plot(args.plot, "Residual net on digits", runs, sizes)
 

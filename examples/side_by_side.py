@@ -79,9 +79,7 @@ def print_losses(runs: Mapping[str, Run], num_rows: int = 7) -> None:
     last = len(next(iter(runs.values())).losses) - 1
     rows = {round(idx * last / max(num_rows - 1, 1)) for idx in range(num_rows)}
     for idx in sorted(rows):
-        print(
-            f"{idx + 1:6d}" + "".join(f"{r.losses[idx]:14.6f}" for r in runs.values())
-        )
+        print(f"{idx + 1:6d}" + "".join(f"{r.losses[idx]:14.6f}" for r in runs.values()))
 
 
 def plot(path: str, title: str, runs: Mapping[str, Run], sizes: Mapping[str, int]):

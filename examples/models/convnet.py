@@ -25,9 +25,7 @@ class ResidualBlock(nn.Module):
             )
 
         def norm(**kwargs) -> nn.BatchNorm:
-            return nn.BatchNorm(
-                not is_training, momentum=0.9, dtype=self.dtype, **kwargs
-            )
+            return nn.BatchNorm(not is_training, momentum=0.9, dtype=self.dtype, **kwargs)
 
         y = nn.relu(norm()(conv(3, self.stride)(x)))
         # A zero scale makes every block the identity at first, which trains more
@@ -62,8 +60,6 @@ class ConvNet(nn.Module):
         for stage, num_blocks in enumerate(self.stage_sizes):
             for idx in range(num_blocks):
                 stride = 2 if stage > 0 and idx == 0 else 1
-                x = ResidualBlock(self.width * 2**stage, stride, self.dtype)(
-                    x, is_training
-                )
+                x = ResidualBlock(self.width * 2**stage, stride, self.dtype)(x, is_training)
         x = x.mean(axis=(1, 2)).astype(jnp.float32)
         return nn.Dense(self.num_classes)(x)

@@ -99,9 +99,7 @@ def training_problem(
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
             return losses.mean(), updates.get("batch_stats", {})
 
-        (loss, batch_stats), grads = jax.value_and_grad(loss_fn, has_aux=True)(
-            state.params
-        )
+        (loss, batch_stats), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         return TrainState(params, batch_stats, opt_state), loss
@@ -114,9 +112,7 @@ def training_problem(
     def init(key: jax.Array, inputs: jax.Array) -> TrainState:
         variables = model.init(key, inputs, False)
         params = variables["params"]
-        return TrainState(
-            params, variables.get("batch_stats", {}), optimizer.init(params)
-        )
+        return TrainState(params, variables.get("batch_stats", {}), optimizer.init(params))
 
     return TrainingProblem(
         name, train_step, predict, init(init_key, batch[0]), batch, step_key

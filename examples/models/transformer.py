@@ -78,9 +78,9 @@ class Transformer(nn.Module):
                 policy=jax.checkpoint_policies.nothing_saveable,
             )
         for idx in range(self.num_layers):
-            x = block(
-                self.num_heads, self.dropout_rate, self.dtype, name=f"block_{idx}"
-            )(x, is_training)
+            x = block(self.num_heads, self.dropout_rate, self.dtype, name=f"block_{idx}")(
+                x, is_training
+            )
 
         x = nn.LayerNorm(dtype=self.dtype)(x)
         # The loss wants float32: a bfloat16 log-sum-exp over the words is too coarse.
