@@ -68,7 +68,7 @@ def _overhead(found: dict[str, NetworkResults], path: pathlib.Path) -> pathlib.P
             failed = [row.ratio for row in curve if row.outcome != "ok"]
             axis.plot(
                 failed,
-                [-0.05 - 0.05 * lane] * len(failed),
+                [-0.04 - 0.045 * lane] * len(failed),
                 color=colour,
                 marker="x",
                 markersize=3.5,
@@ -86,7 +86,7 @@ def _overhead(found: dict[str, NetworkResults], path: pathlib.Path) -> pathlib.P
         ]
         axis.set_ylim(1, min(max(1.1, 1.03 * max(top)), 2.5))
         axis.set_xlim(min(bound, 1) - 0.02, 1.01)
-        axis.tick_params(axis="x", pad=14)
+        axis.tick_params(axis="x", pad=19, length=0)
         reference = results.case.reference_bytes / _GIB
         axis.set_title(f"{LABELS[network]}  (1.0 = {reference:.1f} GiB)")
     for axis in axes[-1]:

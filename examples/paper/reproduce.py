@@ -24,7 +24,7 @@ from paper.experiment import METHODS, Model
 from paper.networks import NETWORKS, Scale
 from tqdm import tqdm
 
-GRID_STEP = 0.02
+GRID_STEP = 0.01
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ def _memory_table(found: dict[str, NetworkResults]) -> str:
         "no eviction",
         "operations",
         "graph, s",
-        *(f"{LABELS[m]} plan, s" for m in COMPARED),
+        *(f"{LABELS[m]} plan, ms" for m in COMPARED),
     ]
     body = []
     for network, results in found.items():
@@ -59,7 +59,7 @@ def _memory_table(found: dict[str, NetworkResults]) -> str:
                 f"{results.case.num_operations}",
                 f"{results.case.graph_seconds:.1f}",
                 *(
-                    f"{tightest[m].plan_seconds:.3f}" if tightest else "–"
+                    f"{1e3 * tightest[m].plan_seconds:.1f}" if tightest else "–"
                     for m in COMPARED
                 ),
             ]

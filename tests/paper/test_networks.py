@@ -30,6 +30,9 @@ BATCH_SIZES = {
     "gpt3": 2,
 }
 
+# More than ten seconds each.
+SLOW_TO_COMPILE = {"spos", "resnet50", "inception_v3", "swin", "bert_large"}
+
 every_network = pytest.mark.parametrize("name", NETWORKS)
 
 
@@ -82,7 +85,13 @@ def test_paper_scale_traces_into_a_flat_program_that_keeps_its_state(name):
     assert not loops & {eqn.primitive.name for eqn in program.eqns}
 
 
-@every_network
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in SLOW_TO_COMPILE else [])
+        for name in NETWORKS
+    ],
+)
 def test_reduced_scale_trains(name):
     training_step = NETWORKS[name](Scale.REDUCED)
     state, *rest = training_step.concrete(seed=0)
