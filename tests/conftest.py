@@ -1,16 +1,12 @@
 """Test environment: XLA:CPU with four host devices, deterministic hypothesis."""
 
 import os
-import pathlib
-import sys
 
 # Before jax is imported.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 )
-# The networks that the examples and the tests share.
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "examples"))
 
 import hypothesis
 import jax
