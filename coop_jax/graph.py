@@ -156,11 +156,11 @@ def _core_graph(
     eqns = program.eqns
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}
     inputs = {*program.constvars, *program.invars}
-    overwrites = _overwrites(program, operations, tensors)
+    overwrites = _overwrites(program, operations, tensors, external)
     replaced = set(overwrites[:, 2].tolist())
     # Of what lies in the pool, inputs and what takes their place stay where they are, and
-    # so do results too small for the list of overwrites: brought back at the end, a bias
-    # that was updated early would cost the whole step once more.
+    # so do other results: brought back at the end, one that was made early would cost the
+    # whole step once more.
     pinned = [
         not is_external and (v in inputs or i in replaced or v in outputs)
         for i, (v, is_external) in enumerate(zip(tensors, external, strict=True))
@@ -219,13 +219,15 @@ def _in_place_pairs(k, op, body, tensors, in_pool) -> list[tuple[int, int, int]]
     ]
 
 
-def _overwrites(program, operations, tensors) -> np.ndarray:
+def _overwrites(program, operations, tensors, external) -> np.ndarray:
     """Donated inputs and the outputs that take over their memory: (op, old, new).
 
     Paired as `jax.jit` pairs them: by type, in order. A pair whose old value is still
-    read after the new one is made is left out; there XLA keeps both. So are small ones:
-    what derives from an overwritten value can't be recomputed afterwards, and a counter
-    that seeds every dropout mask must not pin the whole network to save its copy.
+    read after the new one is made is left out; there XLA keeps both. So are small ones
+    outside of the pool: what derives from an overwritten value can't be recomputed
+    afterwards, and a counter that seeds every dropout mask must not pin the whole network
+    to save its copy. In the pool a new value elsewhere would cost more than its bytes: it
+    stays, and parts the memory around it.
     """
     index_of = {v: i for i, v in enumerate(tensors)}
     made_by = {t: k for k, op in enumerate(operations) for t in op.outputs}
@@ -246,7 +248,7 @@ def _overwrites(program, operations, tensors) -> np.ndarray:
         new = None if isinstance(var, Literal) else index_of[var]
         if new is None or new not in made_by or new in taken:
             continue
-        if aval_bytes(var.aval) < _SMALL_OVERWRITE_BYTES:
+        if external[old] and aval_bytes(var.aval) < _SMALL_OVERWRITE_BYTES:
             continue
         if last_read.get(old, -1) <= made_by[new]:
             taken.add(new)
