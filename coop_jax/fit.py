@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,15 +13,15 @@ import jax
 
 from coop_jax import _compat, materialize
 from coop_jax.budget import format_bytes, resolve_budget
-from coop_jax.costs import aval_bytes
-from coop_jax.graph import StepGraph, build_graph
+from coop_jax.costs import aval_bytes, flops
+from coop_jax.graph import build_graph
 from coop_jax.measure import memory_figures
 from coop_jax.plan import PlanOptions, planner_options, unconstrained
 from coop_jax.program import Program
-from coop_jax.report import Plan, recomputations
+from coop_jax.report import Plan, planned_plan, unmodified_plan
 from coop_jax.targets import target_of
 from coop_jax.trace import flatten
-from coop_jax.verify import BudgetSearch, Measured
+from coop_jax.verify import BudgetSearch
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,8 +80,20 @@ class TracedStep:
     def jit(self, program: Program) -> Any:
         return jax.jit(self.function(program), **self.jit_options)
 
+    def lower(self, program: Program) -> Any:
+        """Lower a program in the step's place.
+
+        Without the warning about donated buffers that nothing can use: JAX has given it
+        for the step as written.
+        """
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message="Some donated buffers were not usable"
+            )
+            return self.jit(program).lower(*self.args, **self.kwargs)
+
     def compile(self, program: Program) -> Any:
-        return self.jit(program).lower(*self.args, **self.kwargs).compile()
+        return self.lower(program).compile()
 
     def device(self) -> Any:
         """One of the devices the step runs on."""
@@ -120,7 +133,10 @@ def fit_step(
     target = target_of(device)
     options = planner_options(planner, target.alignment_bytes)
     if unmodified_bytes <= budget_bytes:
-        plan = _plan(budget_bytes, unmodified_bytes, num_compilations)
+        total_flops = sum(map(flops, traced.program.eqns))
+        plan = unmodified_plan(
+            budget_bytes, unmodified_bytes, num_compilations, total_flops
+        )
         return FittedStep(as_written, jax.jit(traced.fn, **traced.jit_options), plan)
     graph = build_graph(
         traced.program, materialize.of_compiled(traced.program, compiled), target
@@ -131,7 +147,7 @@ def fit_step(
         graph, options, figures.fixed_bytes, device.platform, traced.compile, log
     )
     best = search.run(budget_bytes)
-    plan = _plan(
+    plan = planned_plan(
         budget_bytes,
         unmodified_bytes,
         num_compilations + search.num_compilations,
@@ -145,10 +161,9 @@ def _compile_both(traced: TracedStep) -> tuple[Any, Any]:
     """The step as written, whose need the plan is compared with, and the tagged flat
     program, which says what XLA stores. They differ: inlining dissolves the user's
     `jax.checkpoint`s, and merging equal broadcasts early already saves memory."""
-    lowered = jax.jit(traced.fn, **traced.jit_options).lower(*traced.args, **traced.kwargs)
-    tagged = traced.jit(materialize.tag(traced.program)).lower(
-        *traced.args, **traced.kwargs
-    )
+    as_written = jax.jit(traced.fn, **traced.jit_options)
+    lowered = as_written.lower(*traced.args, **traced.kwargs)
+    tagged = traced.lower(materialize.tag(traced.program))
 
     def compile_tagged() -> Any:
         with _compat.without_compilation_cache():
@@ -180,44 +195,6 @@ def predict_step(
         graph, options, fixed_bytes, device.platform, traced.compile, lambda line: None
     )
     return traced.function(search.predict(budget_bytes).program)
-
-
-def _plan(
-    budget_bytes: int,
-    unmodified_bytes: int,
-    num_compilations: int,
-    graph: StepGraph | None = None,
-    best: Measured | None = None,
-) -> Plan:
-    if graph is None or best is None:
-        return Plan(
-            budget_bytes=budget_bytes,
-            unmodified_bytes=unmodified_bytes,
-            predicted_bytes=unmodified_bytes,
-            measured_bytes=unmodified_bytes,
-            compute_overhead=1.0,
-            recomputed_flops=0,
-            total_flops=0,
-            num_compilations=num_compilations,
-            num_fences=0,
-            recomputations=(),
-            schedule=None,
-        )
-    chosen = best.candidate
-    again = recomputations(graph, chosen.segments)
-    return Plan(
-        budget_bytes=budget_bytes,
-        unmodified_bytes=unmodified_bytes,
-        predicted_bytes=chosen.predicted_bytes,
-        measured_bytes=best.total_bytes,
-        compute_overhead=chosen.schedule.statistics.compute_overhead,
-        recomputed_flops=sum(item.flops for item in again),
-        total_flops=sum(graph.flops),
-        num_compilations=num_compilations,
-        num_fences=len(chosen.segments) - 1,
-        recomputations=again,
-        schedule=chosen.schedule,
-    )
 
 
 def _predicted_fixed_bytes(program: Program) -> int:

@@ -54,8 +54,9 @@ def input_copies_are_free(platform: str) -> bool:
 @functools.cache
 def register_targets() -> None:
     """Make the custom-call handlers known to XLA; once per process."""
-    for name, capsule in _ext.registrations().items():
-        jax.ffi.register_ffi_target(name, capsule, platform="cpu")
+    for platform, handlers in _ext.registrations().items():
+        for name, capsule in handlers.items():
+            jax.ffi.register_ffi_target(name, capsule, platform=platform)
 
 
 @fence_p.def_impl

@@ -75,8 +75,8 @@ class Metrics:
         recomputations: operations run again.
         searches: allocations for which the free memory did not do.
         search_seconds: searching and evicting in all of them; varies from run to run.
-        pieces_examined: pieces of the pool whose cost was looked at: the same in seconds
-            of no machine in particular.
+        pieces_examined: evictable tensors whose cost was computed, in all searches: the
+            latency without the machine.
         fragmentation: mean over the searches of free bytes over pool bytes, right after
             the room was found and before it is taken. The definition of the authors'
             merged code; never below the share of the block itself.

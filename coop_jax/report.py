@@ -10,6 +10,7 @@ from coop_jax import _compat
 from coop_jax.budget import format_bytes
 from coop_jax.graph import StepGraph
 from coop_jax.segments import Segment
+from coop_jax.verify import Measured
 
 _LINES_IN_REPORT = 5
 
@@ -91,7 +92,51 @@ class Plan:
         return "\n".join(lines)
 
 
-def recomputations(graph: StepGraph, segments: list[Segment]) -> tuple[Recomputation, ...]:
+def unmodified_plan(
+    budget_bytes: int, unmodified_bytes: int, num_compilations: int, total_flops: int
+) -> Plan:
+    """The plan of a step that fits as it is."""
+    return Plan(
+        budget_bytes=budget_bytes,
+        unmodified_bytes=unmodified_bytes,
+        predicted_bytes=unmodified_bytes,
+        measured_bytes=unmodified_bytes,
+        compute_overhead=1.0,
+        recomputed_flops=0,
+        total_flops=total_flops,
+        num_compilations=num_compilations,
+        num_fences=0,
+        recomputations=(),
+        schedule=None,
+    )
+
+
+def planned_plan(
+    budget_bytes: int,
+    unmodified_bytes: int,
+    num_compilations: int,
+    graph: StepGraph,
+    measured: Measured,
+) -> Plan:
+    """The plan that was accepted."""
+    chosen = measured.candidate
+    again = _recomputations(graph, chosen.segments)
+    return Plan(
+        budget_bytes=budget_bytes,
+        unmodified_bytes=unmodified_bytes,
+        predicted_bytes=chosen.predicted_bytes,
+        measured_bytes=measured.total_bytes,
+        compute_overhead=chosen.schedule.statistics.compute_overhead,
+        recomputed_flops=sum(item.flops for item in again),
+        total_flops=sum(graph.flops),
+        num_compilations=num_compilations,
+        num_fences=len(chosen.segments) - 1,
+        recomputations=again,
+        schedule=chosen.schedule,
+    )
+
+
+def _recomputations(graph: StepGraph, segments: list[Segment]) -> tuple[Recomputation, ...]:
     """What a plan recomputes, gathered by source line and primitive."""
     counts: collections.Counter = collections.Counter()
     work: collections.Counter = collections.Counter()
