@@ -172,7 +172,7 @@ def _latency(found: dict[str, NetworkResults], path: pathlib.Path) -> pathlib.Pa
     _bars(axes[0], found, COMPARED, seconds, "{:.2g}")
     _bars(axes[1], found, COMPARED, pieces, None)
     axes[0].set_ylabel("search latency (ms)\nper training step")
-    axes[1].set_ylabel("pieces looked at\nper training step")
+    axes[1].set_ylabel("tensors looked at\nper training step")
     for axis in axes:
         axis.set_yscale("log")
     _legend(figure, axes[0])
@@ -189,13 +189,13 @@ def _ablations(found: dict[str, NetworkResults], path: pathlib.Path) -> pathlib.
 
     def overhead(results: NetworkResults, method: str) -> float:
         rows = results.tightest(methods)
-        return rows[method].compute_overhead if rows else np.nan
+        return 100 * (rows[method].compute_overhead - 1) if rows else np.nan
 
     _bars(axes[0], found, methods, share, "{:.0f}")
-    _bars(axes[1], found, methods, overhead, "{:.2f}")
+    _bars(axes[1], found, methods, overhead, "{:.0f}")
     axes[0].set_ylabel("minimum memory\n(% of no eviction)")
-    axes[1].set_ylabel("compute overhead (×), at the\ntightest budget all four can do")
-    axes[1].set_ylim(bottom=1)
+    axes[1].set_ylabel("added compute (%), at the\ntightest budget all four can do")
+    axes[1].set_yscale("log")
     _legend(figure, axes[0])
     figure.tight_layout(rect=(0, 0, 1, 0.95))
     return style.save(figure, path)
