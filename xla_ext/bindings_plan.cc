@@ -178,7 +178,7 @@ void BindStatistics(nb::module_& m) {
       .def_ro("recomputations", &Statistics::recomputations,
               "Operations run again.")
       .def_ro("pieces_examined", &Statistics::pieces_examined,
-              "By all searches together.")
+              "Tensors whose cost was computed, by all searches together.")
       .def_ro("search_seconds", &Statistics::search_seconds,
               "Searching and evicting; the only figure that varies between "
               "equal plans.")

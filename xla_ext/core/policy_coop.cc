@@ -29,10 +29,10 @@ class CoopPolicy final : public Policy {
       const bool is_barrier = !piece.is_free && !state_.IsEvictableNow(piece);
       const bool is_candidate = !piece.is_free && !is_barrier;
       const double cost = is_candidate ? Cost(piece.owner) : 0;
+      pieces_examined_ += is_candidate ? 1 : 0;
       window_pieces_.emplace_back(piece.bytes, cost, is_barrier);
       owners_.push_back(piece.owner);
     }
-    pieces_examined_ += std::ssize(window_pieces_);
 
     const auto window = search_.Find(window_pieces_, bytes);
     if (!window) return std::nullopt;

@@ -28,9 +28,9 @@ class DtePolicy final : public Policy {
     std::optional<Eviction> best;
     const Pool& pool = state_.pool;
     for (PieceIdx i = pool.first(); i != kNone; i = pool.piece(i).next) {
-      ++pieces_examined_;
       const Piece& piece = pool.piece(i);
       if (piece.is_free || !state_.IsEvictableNow(piece)) continue;
+      ++pieces_examined_;
       const double cost = Cost(piece.owner);
       // Ties: the lowest address.
       if (!best || cost < best->cost) best = {{piece.owner}, cost};

@@ -25,7 +25,7 @@ struct Statistics {
   int64_t forced_evictions = 0;   // To make room.
   int64_t eager_evictions = 0;    // Evictable, released by the program.
   int64_t recomputations = 0;     // Operations run again.
-  int64_t pieces_examined = 0;    // By all searches together.
+  int64_t pieces_examined = 0;    // Tensors whose cost all searches computed.
   Seconds search_seconds = 0;     // The only figure that varies between runs.
   Bytes peak_bytes = 0;           // Highest end address of any block.
   Bytes max_live_bytes = 0;       // Most bytes in use at once.
