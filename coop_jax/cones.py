@@ -19,7 +19,7 @@ from typing import Any
 from coop_jax._compat import Literal
 from coop_jax.costs import is_fusible, is_view
 from coop_jax.materialize import Materialization
-from coop_jax.program import Program, reads, writes
+from coop_jax.program import Program, may_run_again, reads, writes
 
 # A chain of unstored equations longer than this that several operations share is taken
 # to be stored at its end: XLA stops duplicating long before.
@@ -65,7 +65,8 @@ def _stored_values(program: Program, materialization: Materialization) -> set[An
     stored = {view_of.get(v, v) for v in materialization.stored_bytes} - inputs
     stored |= {v for v in program.outvars if not isinstance(v, Literal)} - inputs
     for eqn in program.eqns:
-        if eqn.effects or (len(eqn.outvars) > 1 and not is_fusible(eqn)):
+        is_call = len(eqn.outvars) > 1 and not is_fusible(eqn)
+        if is_call or not may_run_again(eqn):
             stored.update(writes(eqn))
 
     # Sinks, backwards: the one operation an unstored value ends up in, or _MANY.
@@ -164,6 +165,8 @@ def _in_order(
         ]
         if known:
             position[k] = max(known)
+        elif program.eqns[cones[k].anchor].effects:
+            position[k] = -1  # as soon as its operands are there: it holds them
         elif materialization.position:
             position[k] = min((position[j] for j in needed_by[k]), default=never)
         else:

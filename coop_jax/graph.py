@@ -20,7 +20,7 @@ from coop_jax.costs import (
     seconds,
 )
 from coop_jax.materialize import Materialization
-from coop_jax.program import Program
+from coop_jax.program import Program, may_run_again
 from coop_jax.targets import Target
 
 _SMALL_OVERWRITE_BYTES = 64 * 1024
@@ -179,7 +179,7 @@ def _core_graph(
         workspace.append(
             max(materialization.workspace_bytes.get(i, 0) for i in op.equations)
         )
-        recomputable.append(not any(eqn.effects for eqn in body))
+        recomputable.append(all(map(may_run_again, body)))
         in_place += _in_place_pairs(k, op, body, tensors, in_pool)
     return _ext.Graph(
         op_seconds=np.array(op_seconds, np.float64),

@@ -114,3 +114,24 @@ def test_effects_happen_once_and_in_order(capfd):
     jax.effects_barrier()
     printed = [line.split()[0] for line in capfd.readouterr().out.splitlines()]
     assert printed == ["first", "second"]
+
+
+def test_callbacks_into_python_are_never_repeated():
+    calls = []
+
+    def host(x):
+        calls.append(None)
+        return x * 2
+
+    def step(weights, x):
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return mlp_step(weights, jax.pure_callback(host, shape, x))
+
+    arguments = mlp_arguments()
+    made = traced(step, *arguments)
+    graph = build_graph(made.program, from_rules(made.program), TARGET)
+    schedule = random_schedule(graph, seed=0, eviction_rate=1.0)
+    assert (schedule.steps[:, 0] == _ext.Schedule.RECOMPUTE).any()
+    rewritten = rewrite(graph, cut(graph, schedule, fence_free_inputs=False))
+    jax.block_until_ready(run(rewritten, arguments))
+    assert len(calls) == 1
