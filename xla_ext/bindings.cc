@@ -4,7 +4,12 @@
 
 #include <type_traits>
 
+#include "ffi/exchange.h"
+#include "ffi/exchange_cpu.h"
 #include "ffi/fence_cpu.h"
+#ifdef COOP_HAS_CUDA
+#include "ffi/exchange_cuda.h"
+#endif
 
 namespace nb = nanobind;
 
@@ -19,10 +24,26 @@ nb::capsule Encapsulate(Handler* handler) {
   return nb::capsule(reinterpret_cast<void*>(handler));
 }
 
-nb::typed<nb::dict, nb::str, nb::capsule> Registrations() {
-  nb::dict handlers;
-  handlers["coop_fence"] = Encapsulate(coop::FenceCpu);
-  return handlers;
+#ifdef COOP_HAS_CUDA
+constexpr bool kHasCuda = true;
+#else
+constexpr bool kHasCuda = false;
+#endif
+
+using Handlers = nb::typed<nb::dict, nb::str, nb::capsule>;
+
+nb::typed<nb::dict, nb::str, Handlers> Registrations() {
+  nb::dict platforms;
+  nb::dict cpu;
+  cpu["coop_fence"] = Encapsulate(coop::FenceCpu);
+  cpu[coop::kExchangeTarget] = Encapsulate(coop::ExchangeCpu);
+  platforms["cpu"] = cpu;
+#ifdef COOP_HAS_CUDA
+  nb::dict cuda;
+  cuda[coop::kExchangeTarget] = Encapsulate(coop::ExchangeCuda);
+  platforms["CUDA"] = cuda;
+#endif
+  return platforms;
 }
 
 }  // namespace
@@ -32,7 +53,9 @@ NB_MODULE(_ext, m) {
   coop::BindGraph(m);
   coop::BindPlan(m);
   coop::BindPool(m);
+  m.attr("has_cuda") = kHasCuda;
   m.def("registrations", &Registrations,
-        "The XLA FFI handlers for platform \"cpu\": custom-call target name to "
-        "capsule, ready for `jax.ffi.register_ffi_target`.");
+        "The XLA FFI handlers of this build: platform to custom-call target "
+        "name to capsule, ready for `jax.ffi.register_ffi_target`. \"CUDA\" is "
+        "there if `has_cuda`.");
 }

@@ -11,7 +11,7 @@ from coop_jax import _ext
 @pytest.fixture(scope="module")
 def target():
     name = "coop_fence_under_test"
-    handler = _ext.registrations()["coop_fence"]
+    handler = _ext.registrations()["cpu"]["coop_fence"]
     jax.ffi.register_ffi_target(name, handler, platform="cpu")
     return name
 
