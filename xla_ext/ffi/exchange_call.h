@@ -27,7 +27,8 @@ constexpr auto BindExchange(Binding binding) {
       .template Attr<Offsets>("load_offsets");
 }
 
-// How XLA packs such values is not in the call, so their size is unknown.
+// How XLA packs such values is not in the call, so their size is unknown. They
+// can pass, if aliased, but neither be stored, loaded nor copied.
 inline bool IsSmallerThanByte(xla::ffi::DataType type) {
   using xla::ffi::DataType;
   switch (type) {
@@ -57,6 +58,9 @@ inline xla::ffi::ErrorOr<ExchangeCopies> DecodeExchange(
                 std::to_string(i + 1) +
                 " has elements smaller than a byte, which is not supported");
   };
+  const auto is_passed = [&](size_t i) {
+    return static_cast<int64_t>(i) < num_pass_through;
+  };
   Exchange exchange{
       .arena = {arena.untyped_data(),
                 static_cast<int64_t>(arena.size_bytes())},
@@ -72,7 +76,9 @@ inline xla::ffi::ErrorOr<ExchangeCopies> DecodeExchange(
   for (size_t i = 0; i < args.size(); ++i) {
     const auto arg = args.get<ffi::AnyBuffer>(i);
     if (arg.has_error()) return ffi::Unexpected(arg.error());
-    if (IsSmallerThanByte(arg->element_type())) return small("operand", i);
+    if (IsSmallerThanByte(arg->element_type()) && !is_passed(i)) {
+      return small("operand", i);
+    }
     exchange.operands.push_back(
         {arg->untyped_data(), static_cast<int64_t>(arg->size_bytes())});
   }
@@ -80,7 +86,11 @@ inline xla::ffi::ErrorOr<ExchangeCopies> DecodeExchange(
   for (size_t i = 0; i < results.size(); ++i) {
     auto result = results.get<ffi::AnyBuffer>(i);
     if (result.has_error()) return ffi::Unexpected(result.error());
-    if (IsSmallerThanByte((*result)->element_type())) return small("result", i);
+    if (IsSmallerThanByte((*result)->element_type()) &&
+        !(is_passed(i) && i < args.size() &&
+          exchange.operands[i].data == (*result)->untyped_data())) {
+      return small("result", i);
+    }
     exchange.results.push_back({(*result)->untyped_data(),
                                 static_cast<int64_t>((*result)->size_bytes())});
   }
