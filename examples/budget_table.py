@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"to {RESULTS.name}")
     args = parser.parse_args()
 
-    rows = []
+    rows: list[list[str]] = []
     for name in args.networks:
         problem = NETWORKS[name]()
         steps, network_rows = plan_network(problem, args.budgets)
@@ -77,11 +77,11 @@ def main() -> None:
             add_checkpoint(problem, steps, network_rows)
         time_steps(problem, steps, network_rows, args.repeats)
         rows += [[name, *cells] for cells in network_rows.values()]
-    table = f"{header()}\n\n{markdown(rows)}\n"
-    print(table)
-    if args.write:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(table)
+        progress(markdown(rows))
+        if args.write:  # After every network: all of them take minutes.
+            RESULTS.parent.mkdir(exist_ok=True)
+            RESULTS.write_text(f"{header()}\n\n{markdown(rows)}\n")
+    print(f"{header()}\n\n{markdown(rows)}")
 
 
 def plan_network(

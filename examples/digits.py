@@ -10,7 +10,6 @@ the accuracy on pictures held out, which is computed from them, shows that it do
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import time
 
 import jax
@@ -20,19 +19,13 @@ import optax
 import side_by_side
 import sklearn.datasets
 import sklearn.model_selection
-from models import TrainingProblem, convnet_problem
+from models import convnet_problem
 
 import coop_jax
 
 IMAGE_SIZE = 16
 BATCH_SIZE = 64
-# Both versions compute the same values, rounded differently. Where a rounding tips a
-# ReLU, training departs for good, so no fixed tolerance is right for all of it: the
-# first epoch must agree closely, and the rest must not differ much more than the step
-# as written differs from itself when it starts one rounding away.
-FIRST_EPOCH_TOLERANCE = 1e-3
-DEPARTURE_FACTOR = 10
-# Of the accuracies, for the same reason: a handful of the pictures held out.
+# Rounding alone moves a handful of the pictures held out; see `check_losses`.
 ACCURACY_TOLERANCE = 0.02
 
 
@@ -63,12 +56,6 @@ def batches(images: np.ndarray, labels: np.ndarray, num_epochs: int, seed: int =
         for idx in range(len(images) // BATCH_SIZE):
             chosen = order[idx * BATCH_SIZE : (idx + 1) * BATCH_SIZE]
             yield images[chosen], labels[chosen]
-
-
-def one_rounding_away(problem: TrainingProblem) -> TrainingProblem:
-    """The same problem from parameters moved to the next float32."""
-    params = jax.tree.map(lambda x: jnp.nextafter(x, jnp.inf), problem.state.params)
-    return dataclasses.replace(problem, state=problem.state._replace(params=params))
 
 
 def main() -> None:
@@ -105,26 +92,14 @@ def main() -> None:
     }
     assert sizes["coop_jax"] <= plan.budget_bytes
 
-    epoch = len(train_images) // BATCH_SIZE
+    steps = {"as written": compiled, "coop_jax": planned}
     schedule = list(batches(train_images, train_labels, args.epochs))
-    runs = side_by_side.train(
-        problem, {"as written": compiled, "coop_jax": planned}, schedule
-    )
+    runs = side_by_side.train(problem, steps, schedule)
     before, after = runs["as written"], runs["coop_jax"]
-    difference = side_by_side.largest_difference(before, after)
-    first = side_by_side.largest_difference(before, after, epoch)
-    nudged = side_by_side.train(
-        one_rounding_away(problem), {"as written": compiled}, schedule
-    )
-    departure = side_by_side.largest_difference(before, nudged["as written"])
 
     print("loss")
     side_by_side.print_losses(runs)
-    print(
-        f"  largest relative difference {difference:.1e} ({first:.1e} in the first "
-        f"epoch)\n"
-        f"  as written, started one rounding away: {departure:.1e}\n"
-    )
+    side_by_side.check_losses(problem, steps, schedule, runs, num_first=20)
     predict = jax.jit(problem.predict)
     accuracies = []
     for name, run in runs.items():
@@ -139,8 +114,6 @@ def main() -> None:
         f"     budget: {side_by_side.mebibytes(plan.budget_bytes)}, kept; step time "
         f"x{after.median_seconds / before.median_seconds:.2f}"
     )
-    assert first <= FIRST_EPOCH_TOLERANCE
-    assert difference <= max(FIRST_EPOCH_TOLERANCE, DEPARTURE_FACTOR * departure)
     assert abs(accuracies[0] - accuracies[1]) <= ACCURACY_TOLERANCE
     if args.plot:
         side_by_side.plot(args.plot, "Residual net on digits", runs, sizes)

@@ -9,11 +9,15 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from models import TrainingProblem
+
+FIRST_STEPS_TOLERANCE = 1e-4
+DEPARTURE_FACTOR = 10
 
 
 @dataclasses.dataclass
@@ -50,6 +54,47 @@ def train(
             run.seconds.append(time.perf_counter() - start)
             run.losses.append(float(loss))
     return runs
+
+
+def one_rounding_away(problem: TrainingProblem) -> TrainingProblem:
+    """The same problem from parameters moved to the next float32."""
+    params = jax.tree.map(lambda x: jnp.nextafter(x, jnp.inf), problem.state.params)
+    return dataclasses.replace(problem, state=problem.state._replace(params=params))
+
+
+def check_losses(
+    problem: TrainingProblem,
+    steps: Mapping[str, Callable],
+    batches: Sequence[Any],
+    runs: Mapping[str, Run],
+    num_first: int,
+) -> None:
+    """Assert that two versions of a step train alike, and print how closely.
+
+    Both compute the same values, rounded differently, because XLA fuses them
+    differently. Training enlarges a rounding from step to step, by how much depends on
+    the network, so no fixed tolerance is right for all of it: the first steps must
+    agree closely, and the rest must not differ much more than the step as written
+    differs from itself when it starts one rounding away.
+
+    Arguments:
+        problem, steps, batches: as given to `train`; two steps.
+        runs: what it returned.
+        num_first: how many steps must agree closely.
+    """
+    (name, step), _ = steps.items()
+    before, after = runs.values()
+    nudged = train(one_rounding_away(problem), {name: step}, batches)[name]
+    first = largest_difference(before, after, num_first)
+    difference = largest_difference(before, after)
+    departure = largest_difference(before, nudged)
+    print(
+        f"  largest relative difference {difference:.1e} ({first:.1e} in the first "
+        f"{num_first} steps)\n"
+        f"  {name}, started one rounding away: {departure:.1e}\n"
+    )
+    assert first <= FIRST_STEPS_TOLERANCE
+    assert difference <= max(FIRST_STEPS_TOLERANCE, DEPARTURE_FACTOR * departure)
 
 
 def step_bytes(compiled: jax.stages.Compiled) -> int:
