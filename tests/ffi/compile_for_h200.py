@@ -1,0 +1,59 @@
+"""Compiles a chain of exchanges for an H200 that need not be there.
+
+A program of its own: with JAX's CUDA plugin and no GPU, JAX starts only if told to use
+the CPU before it is imported. Prints what the compiler made of the chain, as JSON.
+"""
+
+import json
+import pathlib
+import sys
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from ffi.exchanges import TARGET, exchange  # noqa: E402
+
+from coop_jax import _ext  # noqa: E402
+
+
+def chain(arena, x):
+    for _ in range(6):
+        arena, _, [y] = exchange(
+            arena, [], [x + 1], store_at=[256], load_at=[256], loads=[(x.shape, x.dtype)]
+        )
+        x = x * y
+    return arena, x
+
+
+def main():
+    handler = _ext.registrations()["CUDA"]["coop_exchange"]
+    jax.ffi.register_ffi_target(TARGET, handler, platform="CUDA")
+    topology = topologies.get_topology_desc(
+        platform="cuda",
+        topology="1x1x1",
+        target_config=(HERE / "h200.txtpb").read_text(),
+    )
+    device = jax.sharding.SingleDeviceSharding(topology.devices[0])
+    step = jax.jit(chain, donate_argnums=0, in_shardings=device, out_shardings=device)
+    compiled = step.lower(
+        jax.ShapeDtypeStruct((1 << 20,), np.uint8),
+        jax.ShapeDtypeStruct((1024,), np.float32),
+    ).compile()
+    text = compiled.as_text()
+    memory = compiled.memory_analysis()
+    found = {
+        "device": topology.devices[0].device_kind,
+        "exchanges": text.count(f'custom_call_target="{TARGET}"'),
+        "copies": text.count(" copy(") + text.count("copy-start"),
+        "alias_bytes": memory.alias_size_in_bytes,
+        "temp_bytes": memory.temp_size_in_bytes,
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
