@@ -25,7 +25,8 @@ def graph_of(function, *arguments, stored=(), inputs_in_pool=False, **jit_option
 
 def equations(graph):
     return [
-        [graph.program.eqns[i].primitive.name for i in op.equations] for op in graph.operations
+        [graph.program.eqns[i].primitive.name for i in op.equations]
+        for op in graph.operations
     ]
 
 
@@ -125,7 +126,11 @@ def test_elementwise_operations_may_work_in_place():
         (lambda x: jnp.tanh(x), (X,), 640),
         (lambda x: x.reshape(64), (X,), 0),
         (lambda x: x.sum(), (X,), 64),
-        (lambda x: jax.lax.scan(lambda c, _: (c @ x, None), x, length=5)[0], (X,), 5 * 1024),
+        (
+            lambda x: jax.lax.scan(lambda c, _: (c @ x, None), x, length=5)[0],
+            (X,),
+            5 * 1024,
+        ),
         (
             lambda x, k: jax.lax.conv_general_dilated(x, k, (1, 1), "SAME"),
             (jnp.ones((2, 3, 8, 8)), jnp.ones((4, 3, 3, 3))),

@@ -99,6 +99,8 @@ def test_scratch_of_a_loop_is_its_operations_workspace():
 def test_rules_store_what_cannot_fuse():
     step = traced(lambda x: jnp.tanh(jnp.sin(x) @ x) * 2, jnp.ones((4, 4)))
     found = materialize.from_rules(step.program)
-    stored = {e.primitive.name for e in step.program.eqns if e.outvars[0] in found.stored_bytes}
+    stored = {
+        e.primitive.name for e in step.program.eqns if e.outvars[0] in found.stored_bytes
+    }
     assert found.source == "rules"
     assert stored == {"sin", "dot_general"}

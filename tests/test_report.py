@@ -11,7 +11,14 @@ def test_report_of_a_planned_step():
     step = coop_jax.remat_train_step(mlp_step, budget="60%", donate_argnums=0)
     plan = step.plan(*mlp_arguments())
     text = str(plan)
-    for name in ("unmodified", "budget", "predicted", "measured", "recomputed", "compilations"):
+    for name in (
+        "unmodified",
+        "budget",
+        "predicted",
+        "measured",
+        "recomputed",
+        "compilations",
+    ):
         assert name in text
     assert re.search(r"budget +\S+ \w+ +60\.0%", text)
     assert f"{plan.num_fences} fences" in text

@@ -107,9 +107,7 @@ def _overhead(found: dict[str, NetworkResults], path: pathlib.Path) -> pathlib.P
     return style.save(figure, path)
 
 
-def _minimum_memory(
-    found: dict[str, NetworkResults], path: pathlib.Path
-) -> pathlib.Path:
+def _minimum_memory(found: dict[str, NetworkResults], path: pathlib.Path) -> pathlib.Path:
     figure, axis = plt.subplots(figsize=(10, 3.6))
 
     def share(results: NetworkResults, method: str) -> float:
@@ -126,9 +124,7 @@ def _minimum_memory(
     return style.save(figure, path)
 
 
-def _fragmentation(
-    found: dict[str, NetworkResults], path: pathlib.Path
-) -> pathlib.Path:
+def _fragmentation(found: dict[str, NetworkResults], path: pathlib.Path) -> pathlib.Path:
     """The mean over the budgets at which all three have a plan and have to evict."""
     figure, axes = plt.subplots(2, 1, figsize=(10, 5.6), sharex=True)
     definitions = {

@@ -133,8 +133,7 @@ def draw_compared(
     axes[0, 0].set_ylabel("address in the pool (GiB)")
     figure.legend(
         handles=[
-            Patch(facecolor=colour, label=TEXTS[kind])
-            for kind, colour in COLOURS.items()
+            Patch(facecolor=colour, label=TEXTS[kind]) for kind, colour in COLOURS.items()
         ]
         + [Patch(facecolor="white", edgecolor="#888888", label="free")],
         loc="upper center",
@@ -173,9 +172,7 @@ def _draw(axis: plt.Axes, found: list[Stay]) -> None:
             if stay.kind == kind
         ]
         axis.add_collection(
-            PatchCollection(
-                rectangles, facecolor=colour, edgecolor="white", linewidth=0.25
-            )
+            PatchCollection(rectangles, facecolor=colour, edgecolor="white", linewidth=0.25)
         )
     axis.grid(visible=False)
 

@@ -61,9 +61,7 @@ def run(
 ) -> None:
     """Plans what is missing in `folder`."""
     cases, rows = records.cases(folder), records.rows(folder)
-    minima = {
-        (row.network, row.model, row.method) for row in rows if row.kind == "minimum"
-    }
+    minima = {(row.network, row.model, row.method) for row in rows if row.kind == "minimum"}
     whole = len(networks) * len(models)
     for network in tqdm(networks, "networks", disable=whole < 2, leave=False):
         for model in models:
@@ -122,9 +120,7 @@ def _same_graph(a: experiment.Case, b: experiment.Case) -> bool:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS)
-    )
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     models = [model.value for model in Model]
     parser.add_argument("--models", nargs="+", choices=models, default=models)

@@ -102,9 +102,7 @@ def _ablation_table(found: dict[str, NetworkResults]) -> str:
     for network, results in found.items():
         minima = [f"{results.minimum_bytes(m) / _GIB:.2f}" for m in methods]
         rows = results.tightest(methods)
-        overheads = [
-            f"{rows[m].compute_overhead:.3f}" if rows else "–" for m in methods
-        ]
+        overheads = [f"{rows[m].compute_overhead:.3f}" if rows else "–" for m in methods]
         body.append([LABELS[network], *minima, *overheads])
     return _table(header, body)
 

@@ -63,9 +63,7 @@ def test_refuses_a_different_number_of_results(target):
     message = "coop_fence: every operand must have one result, got 2 operands and 1"
     with pytest.raises(jax.errors.JaxRuntimeError, match=message):
         jax.block_until_ready(
-            fence(
-                target, x, x, aliased=False, shapes=[jax.ShapeDtypeStruct((4,), "f4")]
-            )
+            fence(target, x, x, aliased=False, shapes=[jax.ShapeDtypeStruct((4,), "f4")])
         )
 
 

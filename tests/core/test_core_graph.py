@@ -156,18 +156,14 @@ def test_refuses_reads_after_an_overwrite():
     program = Program(
         [Op([0], [1]), Op([0], [2])], [64] * 3, external={0, 1}, overwrites=[(0, 0, 1)]
     )
-    message = (
-        "tensor 0 is overwritten by operation 0 but read afterwards by operation 1"
-    )
+    message = "tensor 0 is overwritten by operation 0 but read afterwards by operation 1"
     with pytest.raises(ValueError, match=message):
         program.graph()
 
 
 def test_refuses_pairs_of_different_sizes():
     program = Program([Op([], [0]), Op([0], [1])], [64, 128], in_place=[(1, 0, 1)])
-    with pytest.raises(
-        ValueError, match="0 and 1 must have the same bytes, got 64 and"
-    ):
+    with pytest.raises(ValueError, match="0 and 1 must have the same bytes, got 64 and"):
         program.graph()
 
 

@@ -237,9 +237,7 @@ def test_failure_to_place_the_graph_inputs():
 def test_overhead_limit_stops_a_hopeless_plan():
     program, options = chain(64, 64), {"policy": "dtr"}
     assert plan(program, 320, **options).statistics.compute_overhead > 3
-    failure = _ext.plan(
-        program.graph(), 320, _ext.PlanOptions(overhead_limit=3, **options)
-    )
+    failure = _ext.plan(program.graph(), 320, _ext.PlanOptions(overhead_limit=3, **options))
     assert failure.reason == "overhead_limit"
 
 
@@ -281,8 +279,7 @@ def test_sampling_depends_on_the_seed():
     capacity = peak_without_eviction(program) // 2
     options = {"policy": "dtr", "sampling": True}
     texts = {
-        steps_as_text(plan(program, capacity, seed=seed, **options))
-        for seed in range(4)
+        steps_as_text(plan(program, capacity, seed=seed, **options)) for seed in range(4)
     }
     assert len(texts) > 1
 
@@ -325,9 +322,7 @@ def test_options_show_what_they_resolve_to():
 
 
 def test_plan_refuses_a_negative_capacity():
-    with pytest.raises(
-        ValueError, match="plan: `capacity` must not be negative, got -1"
-    ):
+    with pytest.raises(ValueError, match="plan: `capacity` must not be negative, got -1"):
         _ext.plan(chain(2).graph(), -1, _ext.PlanOptions())
 
 

@@ -96,13 +96,9 @@ def test_an_empty_pool_holds_nothing():
 
 
 def test_refuses():
-    with pytest.raises(
-        ValueError, match="Pool: `alignment` must be a power of two, got"
-    ):
+    with pytest.raises(ValueError, match="Pool: `alignment` must be a power of two, got"):
         _ext.Pool(64, 48)
-    with pytest.raises(
-        ValueError, match="Pool: `capacity` must not be negative, got -1"
-    ):
+    with pytest.raises(ValueError, match="Pool: `capacity` must not be negative, got -1"):
         _ext.Pool(-1)
     pool = _ext.Pool(64)
     with pytest.raises(ValueError, match="`bytes` must be positive, got 0"):

@@ -133,9 +133,7 @@ def test_missing_operand(draft):
     draft.steps[1], draft.steps[2] = draft.steps[2], draft.steps[1]
     draft.placements[1][0] = 2
     draft.workspaces[0][0] = 2
-    expected = (
-        "step 2: missing_operand: operation 1 reads tensor 2, which is not resident"
-    )
+    expected = "step 2: missing_operand: operation 1 reads tensor 2, which is not resident"
     assert draft.violations() == [expected]
 
 
@@ -144,9 +142,7 @@ def test_read_after_overwrite(draft):
     draft.placements += [[7, 2, 64, -1], [8, 3, 192, -1]]
     draft.workspaces += [[8, 256]]
     draft.capacity = draft.peak_bytes = 320
-    expected = (
-        "step 8: overwritten: operation 1 reads tensor 1, which has been overwritten"
-    )
+    expected = "step 8: overwritten: operation 1 reads tensor 1, which has been overwritten"
     assert draft.violations() == [expected]
 
 
@@ -191,9 +187,7 @@ def test_workspace_left_out(draft):
 
 def test_block_outside_the_pool(draft):
     draft.capacity = 250
-    expected = (
-        "step 1: out_of_range: a workspace at [192, 256) is outside the pool of 250"
-    )
+    expected = "step 1: out_of_range: a workspace at [192, 256) is outside the pool of 250"
     assert draft.violations()[0] == expected
 
 
@@ -221,9 +215,7 @@ def test_overlapping_tensors(draft):
 def test_overlapping_workspace(draft):
     draft.workspaces[0][1] = 128
     draft.peak_bytes = 192
-    expected = (
-        "step 1: overlap: a workspace at [128, 192) overlaps tensor 3 at [128, 192)"
-    )
+    expected = "step 1: overlap: a workspace at [128, 192) overlaps tensor 3 at [128, 192)"
     assert draft.violations() == [expected]
 
 
@@ -273,8 +265,7 @@ def test_move_of_a_pinned_tensor(draft):
     draft.placements[3] = [6, 5, 64, -1]
     assert draft.violations() == [
         "step 6: missing_operand: operation 3 reads tensor 1, which is not resident",
-        "step 6: pinned: tensor 1 is pinned, but tensor 5 overwrites it at another "
-        "place",
+        "step 6: pinned: tensor 1 is pinned, but tensor 5 overwrites it at another place",
         "step 6: pinned: tensor 1 is pinned and dropped",
     ]
 

@@ -32,9 +32,7 @@ def check(row, graph):
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
-    reproduce.run(
-        folder, list(SMALL), list(METHODS), list(Model), Scale.REDUCED, step=0.15
-    )
+    reproduce.run(folder, list(SMALL), list(METHODS), list(Model), Scale.REDUCED, step=0.15)
     return folder
 
 

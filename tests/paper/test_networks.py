@@ -177,7 +177,5 @@ def test_relative_positions_depend_on_the_offset_alone():
 
 def test_weight_decay_spares_norms_biases_and_position_biases():
     params = swin.training_step(Scale.REDUCED).args[0].params
-    for keys, is_decayed in jax.tree_util.tree_leaves_with_path(
-        swin.is_decayed(params)
-    ):
+    for keys, is_decayed in jax.tree_util.tree_leaves_with_path(swin.is_decayed(params)):
         assert is_decayed == ("kernel" in jax.tree_util.keystr(keys))

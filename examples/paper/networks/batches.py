@@ -17,9 +17,7 @@ def labelled_images(
     }
 
 
-def tokens(
-    key: jax.Array, batch_size: int, length: int, vocabulary_size: int
-) -> jax.Array:
+def tokens(key: jax.Array, batch_size: int, length: int, vocabulary_size: int) -> jax.Array:
     """Token ids `[batch, length]`."""
     return jax.random.randint(
         key, (batch_size, length), 0, vocabulary_size, dtype=jnp.int32

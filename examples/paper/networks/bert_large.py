@@ -38,9 +38,7 @@ class Sizes:
 
 SIZES = {
     Scale.PAPER: Sizes(),
-    Scale.REDUCED: Sizes(
-        batch=4, sequence=32, vocabulary=200, width=64, layers=3, heads=4
-    ),
+    Scale.REDUCED: Sizes(batch=4, sequence=32, vocabulary=200, width=64, layers=3, heads=4),
 }
 LEARNING_RATE = 1e-4
 MASKED_FRACTION = 0.15
@@ -107,9 +105,7 @@ def training_step(scale: Scale) -> TrainingStep:
     optimizer = optax.adam(LEARNING_RATE)
 
     def make_args(key):
-        param_key, token_key, label_key, mask_key, dropout_key = jax.random.split(
-            key, 5
-        )
+        param_key, token_key, label_key, mask_key, dropout_key = jax.random.split(key, 5)
         shape = (sizes.batch, sizes.sequence)
         batch = {
             "tokens": batches.tokens(token_key, *shape, sizes.vocabulary),

@@ -92,9 +92,7 @@ def training_step(scale: Scale) -> TrainingStep:
 
     def make_args(key):
         param_key, vector_key, label_key = jax.random.split(key, 3)
-        vectors = jax.random.normal(
-            vector_key, (sizes.batch, sizes.sequence, sizes.inputs)
-        )
+        vectors = jax.random.normal(vector_key, (sizes.batch, sizes.sequence, sizes.inputs))
         labels = jax.random.randint(label_key, (sizes.batch,), 0, sizes.classes)
         params = model.init(param_key, vectors)["params"]
         state = TrainState(params, (), optimizer.init(params))

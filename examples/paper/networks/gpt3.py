@@ -40,9 +40,7 @@ class Sizes:
 
 SIZES = {
     Scale.PAPER: Sizes(),
-    Scale.REDUCED: Sizes(
-        batch=4, sequence=32, vocabulary=257, width=64, layers=3, heads=4
-    ),
+    Scale.REDUCED: Sizes(batch=4, sequence=32, vocabulary=257, width=64, layers=3, heads=4),
 }
 LEARNING_RATE = 1.5e-4
 INIT = nnx.initializers.normal(0.02)
@@ -83,9 +81,7 @@ class GPT(nnx.Module):
     def __init__(self, sizes: Sizes, rngs: nnx.Rngs):
         width = sizes.width
         self.tokens = nnx.Embed(sizes.vocabulary, width, embedding_init=INIT, rngs=rngs)
-        self.positions = nnx.Embed(
-            sizes.sequence, width, embedding_init=INIT, rngs=rngs
-        )
+        self.positions = nnx.Embed(sizes.sequence, width, embedding_init=INIT, rngs=rngs)
         self.dropout = nnx.Dropout(sizes.dropout)
         self.blocks = nnx.List(Block(sizes, rngs) for _ in range(sizes.layers))
         self.norm = nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
@@ -125,9 +121,7 @@ def training_step(scale: Scale) -> TrainingStep:
 
         def loss_of(params):
             logits = nnx.merge(graph, params)(inputs, nnx.Rngs(dropout=key))
-            return optax.softmax_cross_entropy_with_integer_labels(
-                logits, targets
-            ).mean()
+            return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
 
         loss, gradients = jax.value_and_grad(loss_of)(state.params)
         updates, optimizer_state = optimizer.update(

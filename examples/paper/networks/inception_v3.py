@@ -223,12 +223,8 @@ def training_step(scale: Scale) -> TrainingStep:
 
     def make_args(key):
         param_key, batch_key, dropout_key = jax.random.split(key, 3)
-        batch = batches.labelled_images(
-            batch_key, sizes.batch, sizes.image, sizes.classes
-        )
-        variables = model.init(
-            {"params": param_key, "dropout": param_key}, batch["images"]
-        )
+        batch = batches.labelled_images(batch_key, sizes.batch, sizes.image, sizes.classes)
+        variables = model.init({"params": param_key, "dropout": param_key}, batch["images"])
         params = variables["params"]
         state = TrainState(params, variables["batch_stats"], optimizer.init(params))
         return state, batch, dropout_key

@@ -37,9 +37,7 @@ SIZES = {
 LEARNING_RATE = 1e-3
 EXPANSION = 4
 
-Conv = functools.partial(
-    nn.Conv, use_bias=False, kernel_init=nn.initializers.he_normal()
-)
+Conv = functools.partial(nn.Conv, use_bias=False, kernel_init=nn.initializers.he_normal())
 BatchNorm = functools.partial(
     nn.BatchNorm, use_running_average=False, momentum=0.9, epsilon=1e-5
 )
@@ -95,9 +93,7 @@ def training_step(scale: Scale) -> TrainingStep:
 
     def make_args(key):
         param_key, batch_key = jax.random.split(key)
-        batch = batches.labelled_images(
-            batch_key, sizes.batch, sizes.image, sizes.classes
-        )
+        batch = batches.labelled_images(batch_key, sizes.batch, sizes.image, sizes.classes)
         variables = model.init(param_key, batch["images"])
         params = variables["params"]
         state = TrainState(params, variables["batch_stats"], optimizer.init(params))

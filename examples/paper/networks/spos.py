@@ -195,9 +195,7 @@ def training_step(scale: Scale, seed: int = 0) -> TrainingStep:
 
     def make_args(key):
         param_key, batch_key = jax.random.split(key)
-        batch = batches.labelled_images(
-            batch_key, sizes.batch, sizes.image, sizes.classes
-        )
+        batch = batches.labelled_images(batch_key, sizes.batch, sizes.image, sizes.classes)
         variables = model.init(param_key, batch["images"])
         params = variables["params"]
         optimizers = {name: optimizer.init(value) for name, value in params.items()}
@@ -216,9 +214,7 @@ def training_step(scale: Scale, seed: int = 0) -> TrainingStep:
             return loss, updated["batch_stats"]
 
         trained = on_path(state.params)
-        (loss, statistics), gradients = jax.value_and_grad(loss_of, has_aux=True)(
-            trained
-        )
+        (loss, statistics), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
         params, optimizers = {}, {}
         for name, value in trained.items():
             updates, optimizers[name] = optimizer.update(

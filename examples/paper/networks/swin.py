@@ -185,9 +185,7 @@ class SwinTransformer(nnx.Module):
         drop_paths = iter(np.linspace(0, sizes.drop_path, sum(sizes.depths)).tolist())
         layers = []
         size, width = sizes.image // sizes.patch, sizes.width
-        for stage, (depth, heads) in enumerate(
-            zip(sizes.depths, sizes.heads, strict=True)
-        ):
+        for stage, (depth, heads) in enumerate(zip(sizes.depths, sizes.heads, strict=True)):
             if stage > 0:
                 layers.append(PatchMerging(width, rngs))
                 size, width = size // 2, 2 * width
@@ -231,9 +229,7 @@ def training_step(scale: Scale) -> TrainingStep:
     def make_args(key):
         param_key, batch_key, drop_key = jax.random.split(key, 3)
         _, params = split_model(param_key)
-        batch = batches.labelled_images(
-            batch_key, sizes.batch, sizes.image, sizes.classes
-        )
+        batch = batches.labelled_images(batch_key, sizes.batch, sizes.image, sizes.classes)
         return TrainState(params, (), optimizer.init(params)), batch, drop_key
 
     def step(state, batch, key):
