@@ -3,16 +3,21 @@
 The log is one JSON object a line; `INSTRUCTION` says what happened. Figures are strings
 or numbers, times in nanoseconds, memory in bytes.
 
-| instruction | meaning here |
-|---|---|
-| `CONSTANT NAME`, then `MEMORY` | a graph input, pinned in the pool to the end, also when it is released, as in the simulator: parameters, data |
-| `CALL NAME ARGS RESULT TIME`, then `MEMORY` and `ALIAS` for every result | an operation. `ALIAS` -1: the result is a new tensor. Otherwise it is a view of that argument: a further name of its tensor, with no bytes of its own |
-| `MUTATE NAME ARGS MUTATE TIME` | an operation that changes the arguments at the indices `MUTATE`: each gets a new tensor of the same bytes, to which this name now refers. The old one lives on while it has other names or is needed for a recomputation; the new one may take over its block (an in-place pair) |
-| `COPY DST SRC` | a further name of the tensor of `SRC` |
-| `COPY_FROM DST SRC` | `DST` is given up and becomes a further name of the tensor of `SRC` |
-| `RELEASE NAME` | the name is given up; a name that is not known is ignored. When a tensor has lost all names, the program has let go of it |
-| `ANNOTATE START` | what came before it is left out |
-| `ANNOTATE BACKWARD` | noted in `DtrLog.backward` |
+* `CONSTANT NAME`, then `MEMORY`: a graph input, pinned in the pool to the end, also when it
+  is released, as in the simulator: parameters, data.
+* `CALL NAME ARGS RESULT TIME`, then `MEMORY` and `ALIAS` for every result: an operation.
+  `ALIAS` -1: the result is a new tensor. Otherwise it is a view of that argument: a further
+  name of its tensor, with no bytes of its own.
+* `MUTATE NAME ARGS MUTATE TIME`: an operation that changes the arguments at the indices
+  `MUTATE`: each gets a new tensor of the same bytes, to which this name now refers. The old
+  one lives on while it has other names or is needed for a recomputation; the new one may
+  take over its block (an in-place pair).
+* `COPY DST SRC`: a further name of the tensor of `SRC`.
+* `COPY_FROM DST SRC`: `DST` is given up and becomes a further name of the tensor of `SRC`.
+* `RELEASE NAME`: the name is given up; a name that is not known is ignored. When a tensor
+  has lost all names, the program has let go of it.
+* `ANNOTATE START`: what came before it is left out.
+* `ANNOTATE BACKWARD`: noted in `DtrLog.backward`.
 
 A view that is computed (a `CALL` whose results are all aliases) is an operation that
 takes its time once; to recompute a tensor brings its views back for nothing. The
