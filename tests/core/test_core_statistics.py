@@ -15,35 +15,9 @@ from core.programs import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from paper.replay import replay
 
 from coop_jax import _ext
-
-
-def live_bytes(program, schedule):
-    """(the most bytes in use at once, the highest end address), by replay."""
-
-    def rounded(num_bytes):
-        return -(-num_bytes // schedule.alignment) * schedule.alignment
-
-    size = {t: rounded(n) for t, n in enumerate(program.tensor_bytes)}
-    placements = schedule.placements.tolist()
-    workspaces = dict(schedule.workspaces.tolist())
-    live = sum(size[t] for t, _ in schedule.initial_placements.tolist())
-    ends = [offset + size[t] for t, offset in schedule.initial_placements.tolist()]
-    most = live
-    for step, (kind, index) in enumerate(schedule.steps.tolist()):
-        if kind in (EVICT, FREE):
-            live -= size[index]
-            continue
-        for _, t, offset, _ in (row for row in placements if row[0] == step):
-            live += size[t]
-            ends.append(offset + size[t])
-        workspace = 0
-        if step in workspaces:
-            workspace = rounded(program.ops[index].workspace_bytes)
-            ends.append(workspaces[step] + workspace)
-        most = max(most, live + workspace)
-    return most, max(ends, default=0)
 
 
 @pytest.mark.parametrize("policy", ["coop", "dtr", "dte"])
@@ -83,9 +57,13 @@ def test_statistics_follow_from_the_schedule(policy, program, tightness):
         assert statistics.fragmentation_rate == 0
         assert statistics.pieces_examined == 0
 
-    most, end = live_bytes(program, schedule)
-    assert statistics.max_live_bytes == most
-    assert statistics.peak_bytes == end
+    replayed = replay(graph, schedule)
+    assert statistics.max_live_bytes == replayed.max_live_bytes
+    assert statistics.peak_bytes == replayed.peak_bytes
+    rate = statistics.fragmentation_rate
+    assert rate == pytest.approx(replayed.fragmentation)
+    rate = statistics.fragmentation_rate_block_used
+    assert rate == pytest.approx(replayed.fragmentation_block_used)
 
 
 def test_coop_examines_every_piece_once_per_event():

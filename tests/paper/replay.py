@@ -150,7 +150,7 @@ def replay(graph, schedule) -> Replayed:
             again += seconds[index]
             result.recomputations += 1
     assert next(events, None) is None
-    result.compute_overhead = (total + again) / total
+    result.compute_overhead = (total + again) / total if total else 1.0
     if shares:
         result.fragmentation = sum(shares) / len(shares)
         result.fragmentation_block_used = sum(shares_used) / len(shares)
