@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import pytest
 from paper import experiment, records, reproduce, summary, table
 from paper.experiment import COMPARED, METHODS, Model
@@ -138,6 +139,9 @@ def test_the_tightest_budget_is_one_that_all_can_do(results):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 12), reason="the committed rows were traced by JAX 0.12"
+)
 @pytest.mark.parametrize("model", Model)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_committed_rows_are_those_of_this_planner(network, model):
