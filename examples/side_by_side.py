@@ -45,12 +45,16 @@ def train(
         batches: one per training step.
     """
     runs = {name: Run(problem.fresh_state()) for name in steps}
+    names = list(steps)
     for idx, batch in enumerate(batches):
         key = jax.random.fold_in(problem.key, idx)
-        for name, step in steps.items():
+        # Rotated, or each version would always find the caches and the allocator as the
+        # same other version left them.
+        first = idx % len(names)
+        for name in names[first:] + names[:first]:
             run = runs[name]
             start = time.perf_counter()
-            run.state, loss = jax.block_until_ready(step(run.state, batch, key))
+            run.state, loss = jax.block_until_ready(steps[name](run.state, batch, key))
             run.seconds.append(time.perf_counter() - start)
             run.losses.append(float(loss))
     return runs
