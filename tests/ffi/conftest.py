@@ -7,12 +7,6 @@ from ffi.exchanges import Exchanger
 from coop_jax import _ext
 
 
-def pytest_configure(config):
-    config.addinivalue_line(
-        "markers", "gpu: needs a GPU; run by `JAX_PLATFORMS=cuda,cpu pytest -m gpu`"
-    )
-
-
 @pytest.fixture(
     scope="session", params=["cpu", pytest.param("CUDA", marks=pytest.mark.gpu)]
 )
