@@ -1,0 +1,117 @@
+// Static packing of blocks with known lifetimes.
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "bindings_arrays.h"
+#include "core/packing.h"
+
+namespace coop {
+namespace {
+
+Packing PackArrays(AnyArray first, AnyArray last, AnyArray bytes,
+                   std::optional<AnyArray> fixed_offsets, Bytes alignment,
+                   int64_t effort, uint64_t seed, Bytes target_peak_bytes) {
+  const auto firsts = ToVector<int64_t>(first, "pack(...): `first`");
+  const auto lasts = ToVector<int64_t>(last, "pack(...): `last`");
+  const auto sizes = ToVector<int64_t>(bytes, "pack(...): `bytes`");
+  const auto fixed =
+      fixed_offsets
+          ? ToVector<int64_t>(*fixed_offsets, "pack(...): `fixed_offsets`")
+          : std::vector<int64_t>(firsts.size(), kNone);
+  const auto check_length = [&](const char* name, size_t length) {
+    if (length == firsts.size()) return;
+    throw nb::value_error(("pack(...): `" + std::string(name) +
+                           "` must have one entry per block (" +
+                           std::to_string(firsts.size()) +
+                           ", the length of `first`), got " +
+                           std::to_string(length))
+                              .c_str());
+  };
+  check_length("last", lasts.size());
+  check_length("bytes", sizes.size());
+  check_length("fixed_offsets", fixed.size());
+  std::vector<PackingBlock> blocks;
+  blocks.reserve(firsts.size());
+  for (size_t i = 0; i < firsts.size(); ++i) {
+    blocks.push_back({firsts[i], lasts[i], sizes[i], fixed[i]});
+  }
+  PackingOptions options;
+  options.alignment = alignment;
+  options.effort = effort;
+  options.seed = seed;
+  options.target_peak_bytes = target_peak_bytes;
+  // May take seconds, and touches no Python object.
+  const nb::gil_scoped_release release;
+  return Pack(blocks, options);
+}
+
+std::string Repr(const Packing& packing) {
+  return "Packing(" + std::to_string(packing.offsets.size()) +
+         " blocks, peak_bytes=" + std::to_string(packing.peak_bytes) +
+         ", lower_bound_bytes=" + std::to_string(packing.lower_bound_bytes) +
+         ")";
+}
+
+}  // namespace
+
+void BindPacking(nb::module_& m) {
+  nb::class_<Packing>(m, "Packing", "Offsets of blocks, from `pack`.")
+      .def_prop_ro(
+          "offsets",
+          [](nb::handle_t<Packing> self) {
+            return ViewVector(nb::cast<const Packing&>(self).offsets, self);
+          },
+          "int64: where each block begins, in the order given.")
+      .def_ro("peak_bytes", &Packing::peak_bytes,
+              "The highest end of any block.")
+      .def_ro("lower_bound_bytes", &Packing::lower_bound_bytes,
+              "The most bytes live at one step, or the highest end of a fixed "
+              "block: no packing has a lower peak.")
+      .def("__repr__", &Repr);
+
+  const PackingOptions defaults;
+  m.def("pack", &PackArrays, nb::arg("first"), nb::arg("last"),
+        nb::arg("bytes"), nb::arg("fixed_offsets") = nb::none(), nb::kw_only(),
+        nb::arg("alignment") = defaults.alignment,
+        nb::arg("effort") = defaults.effort, nb::arg("seed") = defaults.seed,
+        nb::arg("target_peak_bytes") = defaults.target_peak_bytes, R"(
+Offsets for blocks with known lifetimes, for the least peak it can find.
+
+Two blocks that live at a common step never share bytes. The problem (dynamic
+storage allocation) is NP-hard: the result is the optimum where its peak is its
+lower bound, and otherwise the best found within `effort`.
+
+Parameters
+----------
+first, last : int64 arrays
+    The steps at which each block lives: first to last, both included.
+bytes : int64 array
+    Sizes; each is rounded up to `alignment`. A block of 0 bytes lies at 0.
+fixed_offsets : int64 array, optional
+    Where a block must lie; -1 for one that may be anywhere.
+alignment : int
+    Every offset is a multiple of it; a power of two.
+effort : int
+    What may be spent on improving, in elementary steps of about a nanosecond.
+    Not wall clock: the result is the same on every machine. 0 is one greedy
+    packing.
+seed : int
+    Of the random choices of the search.
+target_peak_bytes : int
+    Stop at the first packing whose peak is at most this.
+
+Returns
+-------
+Packing
+    `offsets`, `peak_bytes` and `lower_bound_bytes`.
+)");
+}
+
+}  // namespace coop
