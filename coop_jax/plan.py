@@ -15,7 +15,7 @@ from coop_jax.graph import StepGraph
 # Kinds of steps in `Schedule.steps`.
 COMPUTE, RECOMPUTE, EVICT, FREE = range(4)
 
-PLANNERS = ("coop", "dtr", "dte")
+PLANNERS = ("search", "coop", "dtr", "dte")
 
 # A step that takes longer than this many times the original is of no use to anybody; the
 # bound keeps the search for the smallest pool from planning quadratic recomputation.
@@ -49,8 +49,13 @@ def planner_options(planner: str | PlanOptions, alignment_bytes: int) -> PlanOpt
             f"`remat_train_step(planner=...)` must be one of {', '.join(PLANNERS)} or a "
             f"`coop_jax.PlanOptions`. Got {planner!r}."
         )
+    # XLA lays the tensors out itself, within a few percent of the bytes alive: the search
+    # need not plan for the gaps between them.
     return PlanOptions(
-        policy=planner, alignment=alignment_bytes, overhead_limit=_OVERHEAD_LIMIT
+        policy=planner,
+        alignment=alignment_bytes,
+        limits_live_bytes=True,
+        overhead_limit=_OVERHEAD_LIMIT,
     )
 
 
@@ -60,6 +65,14 @@ def plan_pool(graph: StepGraph, pool_bytes: int, options: PlanOptions) -> Any | 
         return None
     schedule = _ext.plan(graph.core, pool_bytes, options)
     return _validated(graph, schedule) if isinstance(schedule, Schedule) else None
+
+
+def needed_bytes(schedule: Any, options: PlanOptions) -> int:
+    """Bytes that a schedule is expected to need when compiled."""
+    statistics = schedule.statistics
+    if options.policy == "search" and options.limits_live_bytes:
+        return statistics.max_live_bytes
+    return statistics.peak_bytes
 
 
 def smallest_pool(graph: StepGraph, options: PlanOptions) -> SmallestPool:

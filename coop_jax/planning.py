@@ -32,7 +32,7 @@ PlanOptions = _ext.PlanOptions
 Schedule = _ext.Schedule
 Statistics = _ext.Statistics
 
-POLICIES = ("coop", "dtr", "dte")
+POLICIES = ("search", "coop", "dtr", "dte")
 
 _TENSOR_KEYS = ("bytes", "pinned", "external", "output")
 _OPERATION_KEYS = (

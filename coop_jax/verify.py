@@ -18,7 +18,7 @@ from coop_jax.errors import InfeasibleBudgetError
 from coop_jax.graph import StepGraph
 from coop_jax.measure import memory_figures
 from coop_jax.placement import input_copies_are_free
-from coop_jax.plan import PlanOptions, plan_pool, smallest_pool
+from coop_jax.plan import PlanOptions, needed_bytes, plan_pool, smallest_pool
 from coop_jax.program import Program
 from coop_jax.rewrite import rewrite
 from coop_jax.segments import Segment, cut
@@ -160,7 +160,7 @@ class BudgetSearch:
 
     def _candidate(self, schedule: Any, error: int) -> Candidate:
         segments = cut(self._graph, schedule, fence_free_inputs=self._fence_free_inputs)
-        planned_bytes = self._fixed_bytes + schedule.statistics.peak_bytes
+        planned_bytes = self._fixed_bytes + needed_bytes(schedule, self._options)
         return Candidate(
             schedule=schedule,
             segments=segments,

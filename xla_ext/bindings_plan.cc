@@ -20,7 +20,7 @@
 #include "core/minimum.h"
 #include "core/options.h"
 #include "core/schedule.h"
-#include "core/simulator.h"
+#include "core/planner.h"
 #include "core/validator.h"
 
 namespace coop {
@@ -37,9 +37,10 @@ template <typename... Parts>
 template <typename Enum, size_t kSize>
 using Names = std::array<std::pair<const char*, Enum>, kSize>;
 
-constexpr Names<PolicyKind, 3> kPolicies{{{"coop", PolicyKind::kCoop},
+constexpr Names<PolicyKind, 4> kPolicies{{{"coop", PolicyKind::kCoop},
                                           {"dtr", PolicyKind::kDtr},
-                                          {"dte", PolicyKind::kDte}}};
+                                          {"dte", PolicyKind::kDte},
+                                          {"search", PolicyKind::kSearch}}};
 constexpr Names<Neighbourhood, 3> kNeighbourhoods{
     {{"estar", Neighbourhood::kExact},
      {"eq", Neighbourhood::kComponents},
@@ -81,7 +82,8 @@ void BindOptions(nb::module_& m) {
 What a caller may choose about a plan.
 
 Arguments:
-  policy: "coop", or one of its baselines "dtr" and "dte".
+  policy: "coop", one of its baselines "dtr" and "dte", or "search", which
+    compares whole plans and is never worse than the others.
   alignment: every block starts at a multiple of it; a power of two.
   sliding_window: (coop) off: one tensor at a time, as in DTE.
   partition: (coop) cheap operations' outputs at the high end of the pool, the
@@ -97,6 +99,12 @@ Arguments:
   dtr_neighbourhood: "estar", "eq" or "local".
   ignore_small: (dtr) skip tensors below 1 % of the average size.
   sampling: (dtr) look at about 2 sqrt(n) of n candidates, drawn with `seed`.
+  search_effort: (search) operations that may be run, on paper, to find a plan;
+    about 10 million a second. A count: the plan is the same everywhere.
+  packing_effort: (search) steps of about a nanosecond to find offsets.
+  limits_live_bytes: (search) the capacity limits the bytes alive at once, and
+    the offsets take what they need: for a compiler that places tensors itself.
+  seed: of `sampling` and of the search.
   overhead_limit: give up once the time run exceeds this many times the
     program's.
 )")
@@ -107,7 +115,8 @@ Arguments:
              std::optional<double> density_threshold,
              std::optional<bool> copy_on_write,
              const std::string& dtr_neighbourhood, bool ignore_small,
-             bool sampling, uint64_t seed,
+             bool sampling, int64_t search_effort, int64_t packing_effort,
+             bool limits_live_bytes, uint64_t seed,
              std::optional<double> overhead_limit) {
             CheckAlignment("PlanOptions", alignment);
             if (density_threshold && !(*density_threshold >= 0)) {
@@ -132,6 +141,9 @@ Arguments:
                     kNeighbourhoods, "dtr_neighbourhood", dtr_neighbourhood),
                 .ignore_small = ignore_small,
                 .sampling = sampling,
+                .search_effort = search_effort,
+                .packing_effort = packing_effort,
+                .limits_live_bytes = limits_live_bytes,
                 .seed = seed,
                 .overhead_limit = overhead_limit,
             };
@@ -142,7 +154,10 @@ Arguments:
           nb::arg("density_threshold") = nb::none(),
           nb::arg("copy_on_write") = nb::none(),
           nb::arg("dtr_neighbourhood") = "eq", nb::arg("ignore_small") = false,
-          nb::arg("sampling") = false, nb::arg("seed") = 0,
+          nb::arg("sampling") = false,
+          nb::arg("search_effort") = PlanOptions{}.search_effort,
+          nb::arg("packing_effort") = PlanOptions{}.packing_effort,
+          nb::arg("limits_live_bytes") = false, nb::arg("seed") = 0,
           nb::arg("overhead_limit") = nb::none())
       .def_prop_ro("policy",
                    [](const PlanOptions& options) {
@@ -160,6 +175,9 @@ Arguments:
                    })
       .def_ro("ignore_small", &PlanOptions::ignore_small)
       .def_ro("sampling", &PlanOptions::sampling)
+      .def_ro("search_effort", &PlanOptions::search_effort)
+      .def_ro("packing_effort", &PlanOptions::packing_effort)
+      .def_ro("limits_live_bytes", &PlanOptions::limits_live_bytes)
       .def_ro("seed", &PlanOptions::seed)
       .def_ro("overhead_limit", &PlanOptions::overhead_limit);
 }

@@ -17,7 +17,7 @@
 #include "core/graph.h"
 #include "core/minimum.h"
 #include "core/pool.h"
-#include "core/simulator.h"
+#include "core/planner.h"
 #include "core/validator.h"
 #include "core/window.h"
 
@@ -159,7 +159,9 @@ class ProgramBuilder {
 
 PlanOptions RandomOptions(Random& random) {
   PlanOptions options;
-  options.policy = static_cast<PolicyKind>(random.Between(0, 2));
+  options.policy = static_cast<PolicyKind>(random.Between(0, 3));
+  options.search_effort = 3000;
+  options.packing_effort = 100'000;
   options.alignment = Bytes{1} << (2 * random.Between(0, 4));
   options.sliding_window = random.Chance(70);
   options.partition = random.Chance(70);

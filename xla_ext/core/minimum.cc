@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/bounds.h"
-#include "core/simulator.h"
+#include "core/planner.h"
 
 namespace coop {
 namespace {
@@ -27,6 +27,7 @@ Bytes TotalBytes(const Graph& graph, Bytes alignment) {
 Schedule PlanUnconstrained(const Graph& graph, const PlanOptions& options) {
   PlanOptions from_the_left = options;
   from_the_left.partition = false;
+  from_the_left.limits_live_bytes = true;  // So that the packing is a tight one.
   from_the_left.overhead_limit = std::nullopt;
   PlanResult result =
       Plan(graph, TotalBytes(graph, options.alignment), from_the_left);
@@ -43,8 +44,10 @@ std::optional<MinimumPool> FindMinimumPool(const Graph& graph,
                                            std::optional<Bytes> tolerance) {
   std::optional<MinimumPool> best;
   std::optional<PlanFailure> failure;
+  PlanOptions quick = options;
+  quick.search_effort /= 8;
   const auto is_feasible = [&](Bytes capacity) {
-    PlanResult result = Plan(graph, capacity, options);
+    PlanResult result = Plan(graph, capacity, quick);
     if (auto* schedule = std::get_if<Schedule>(&result)) {
       best = {.capacity = capacity,
               .schedule = std::move(*schedule),

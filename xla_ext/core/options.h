@@ -8,7 +8,7 @@
 
 namespace coop {
 
-enum class PolicyKind { kCoop, kDtr, kDte };
+enum class PolicyKind { kCoop, kDtr, kDte, kSearch };
 
 // Which recomputation DTR charges to a tensor beside its own.
 enum class Neighbourhood {
@@ -36,7 +36,15 @@ struct PlanOptions {
   Neighbourhood dtr_neighbourhood = Neighbourhood::kComponents;
   bool ignore_small = false;  // Skip tensors below 1 % of the average size.
   bool sampling = false;      // Look at about 2 sqrt(n) of n candidates.
-  uint64_t seed = 0;          // Of the sampling.
+
+  // Search, see SearchOptions and PackingOptions.
+  int64_t search_effort = 10'000'000;
+  int64_t packing_effort = 200'000'000;
+  // The capacity limits the bytes alive at once; the offsets may take more: for
+  // a compiler that lays the tensors out itself.
+  bool limits_live_bytes = false;
+
+  uint64_t seed = 0;  // Of DTR's sampling and of the search.
 
   // Give up when the operations run so far, recomputations included, took this
   // many times what the whole program takes. A plan at a hopeless capacity can

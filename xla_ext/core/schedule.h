@@ -14,7 +14,7 @@ enum class StepKind : int64_t {
   kCompute = 0,    // Run an operation for the first time.
   kRecompute = 1,  // Run it again, for those outputs that are not resident.
   kEvict = 2,      // Drop a tensor to make room.
-  kFree = 3,       // Drop a tensor that the program has let go of.
+  kFree = 3,       // Drop a tensor that is no longer needed.
 };
 
 // The records are plain int64_t throughout: rows of the tables seen in Python.

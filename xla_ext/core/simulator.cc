@@ -437,8 +437,8 @@ void Simulator::Summarise() {
 
 }  // namespace
 
-PlanResult Plan(const Graph& graph, Bytes capacity,
-                const PlanOptions& options) {
+PlanResult Simulate(const Graph& graph, Bytes capacity,
+                    const PlanOptions& options) {
   return Simulator(graph, capacity, options).Run();
 }
 

@@ -24,8 +24,8 @@ namespace coop {
 //
 // Deterministic but for the times in Event and Statistics. The schedule is
 // valid by construction; Validate checks it independently.
-[[nodiscard]] PlanResult Plan(const Graph& graph, Bytes capacity,
-                              const PlanOptions& options);
+[[nodiscard]] PlanResult Simulate(const Graph& graph, Bytes capacity,
+                                  const PlanOptions& options);
 
 }  // namespace coop
 

@@ -1,0 +1,100 @@
+#include "core/planner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "core/gaps.h"
+#include "core/packing.h"
+#include "core/rollout.h"
+#include "core/search.h"
+#include "core/simulator.h"
+#include "core/static_schedule.h"
+
+namespace coop {
+namespace {
+
+// A plan that packs badly is searched again with as much less, so often.
+constexpr int kPackingAttempts = 4;
+
+// The search limits the bytes alive; where packing them takes more than
+// `capacity`, it gets that much less.
+std::optional<Schedule> SearchInPool(const Graph& graph, Bytes capacity,
+                                     const PlanOptions& options) {
+  const GapTable gaps(graph);
+  Rollout rollout(graph, gaps, options.alignment);
+  SearchOptions search{.alignment = options.alignment,
+                       .effort = options.search_effort,
+                       .seed = options.seed};
+  Bytes live_capacity = capacity;
+  for (int attempt = 0; attempt < kPackingAttempts; ++attempt) {
+    const SearchResult found =
+        SearchDecisions(graph, gaps, live_capacity, search);
+    if (found.peak_bytes > live_capacity) return std::nullopt;
+    rollout.Run(found.decisions);
+    Schedule schedule = MakeStaticSchedule(
+        graph, gaps, rollout,
+        {.alignment = options.alignment,
+         .effort = options.packing_effort,
+         .seed = options.seed,
+         .target_peak_bytes = options.limits_live_bytes ? 0 : capacity});
+    if (options.limits_live_bytes) return schedule;
+    const Bytes above = schedule.statistics.peak_bytes - capacity;
+    if (above <= 0) {
+      schedule.capacity = capacity;
+      return schedule;
+    }
+    live_capacity -= RoundUp(above, options.alignment);
+    search.effort /= 2;
+  }
+  return std::nullopt;
+}
+
+PlanResult PlanBySearch(const Graph& graph, Bytes capacity,
+                        const PlanOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  std::optional<Schedule> best = SearchInPool(graph, capacity, options);
+  std::optional<PlanFailure> failure;
+  for (const PolicyKind policy :
+       {PolicyKind::kCoop, PolicyKind::kDtr, PolicyKind::kDte}) {
+    PlanOptions online = options;
+    online.policy = policy;
+    if (best) {
+      const double overhead = best->statistics.compute_overhead();
+      if (overhead <= 1) break;
+      online.overhead_limit =
+          std::min(overhead, options.overhead_limit.value_or(overhead));
+    }
+    PlanResult result = Simulate(graph, capacity, online);
+    if (auto* schedule = std::get_if<Schedule>(&result)) {
+      if (!best || schedule->statistics.recompute_seconds <
+                       best->statistics.recompute_seconds) {
+        best = std::move(*schedule);
+      }
+    } else if (!failure) {
+      failure = std::get<PlanFailure>(result);
+    }
+  }
+  if (!best) return *failure;
+  const double overhead = best->statistics.compute_overhead();
+  if (options.overhead_limit && overhead > *options.overhead_limit) {
+    return PlanFailure{.reason = PlanFailure::Reason::kOverheadLimit,
+                       .capacity = capacity};
+  }
+  best->statistics.search_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+          .count();
+  return std::move(*best);
+}
+
+}  // namespace
+
+PlanResult Plan(const Graph& graph, Bytes capacity,
+                const PlanOptions& options) {
+  return options.policy == PolicyKind::kSearch
+             ? PlanBySearch(graph, capacity, options)
+             : Simulate(graph, capacity, options);
+}
+
+}  // namespace coop

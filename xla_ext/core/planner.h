@@ -1,0 +1,20 @@
+// The planners: a graph and a capacity to a schedule.
+#ifndef COOP_CORE_PLANNER_H_
+#define COOP_CORE_PLANNER_H_
+
+#include "core/graph.h"
+#include "core/options.h"
+#include "core/schedule.h"
+#include "core/types.h"
+
+namespace coop {
+
+// A schedule for `graph` in a pool of `capacity` bytes, by options.policy: the
+// simulated run of one of the online policies (simulator.h), or the best plan of
+// them all and the search (search.h).
+[[nodiscard]] PlanResult Plan(const Graph& graph, Bytes capacity,
+                              const PlanOptions& options);
+
+}  // namespace coop
+
+#endif  // COOP_CORE_PLANNER_H_

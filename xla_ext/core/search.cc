@@ -1,0 +1,298 @@
+#include "core/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/cuts.h"
+#include "core/rollout.h"
+
+namespace coop {
+namespace {
+
+// Every repair round applies at most this part of the cuts found before they are
+// priced again: one changes the price of others.
+constexpr int64_t kCutsPerRound = 24;
+
+class Search {
+ public:
+  Search(const Graph& graph, const GapTable& gaps, Bytes capacity,
+         const SearchOptions& options)
+      : graph_(graph),
+        gaps_(gaps),
+        capacity_(capacity),
+        effort_(options.effort),
+        rollout_(graph, gaps, options.alignment),
+        cuts_(graph, gaps, rollout_),
+        random_(options.seed),
+        touched_(At(graph.num_tensors()), 0) {
+    for (OpIdx op = 0; op < graph.num_ops(); ++op) {
+      program_seconds_ += graph.seconds(op);
+    }
+  }
+
+  SearchResult Run() {
+    StartGreedily();
+    if (IsFeasible(best_) && best_.recompute_seconds > 0) Improve();
+    return {.decisions = best_.decisions,
+            .recompute_seconds = best_.recompute_seconds,
+            .peak_bytes = best_.peak_bytes,
+            .num_rollouts = num_rollouts_};
+  }
+
+ private:
+  struct Plan {
+    Decisions decisions;
+    Seconds recompute_seconds = std::numeric_limits<Seconds>::infinity();
+    Bytes peak_bytes = std::numeric_limits<Bytes>::max();
+  };
+
+  bool IsFeasible(const Plan& plan) const {
+    return plan.peak_bytes <= capacity_;
+  }
+
+  bool IsBetter(const Plan& a, const Plan& b) const {
+    const Bytes above_a = std::max<Bytes>(0, a.peak_bytes - capacity_);
+    const Bytes above_b = std::max<Bytes>(0, b.peak_bytes - capacity_);
+    if (above_a != above_b) return above_a < above_b;
+    return a.recompute_seconds < b.recompute_seconds;
+  }
+
+  // Rolls `plan` out and fills in its figures; false if it takes too long.
+  bool Evaluate(Plan& plan, Seconds limit) {
+    ++num_rollouts_;
+    const bool finished = rollout_.Run(plan.decisions, limit);
+    effort_ -= std::ssize(rollout_.executions()) + 1;
+    if (!finished) return false;
+    plan.recompute_seconds = rollout_.recompute_seconds();
+    plan.peak_bytes = rollout_.peak_bytes();
+    return true;
+  }
+
+  // What lies behind the last use: made again for everyone, made again once, or
+  // kept for the recomputations that read it.
+  void StartGreedily() {
+    for (const int behind : {int{kKeepToEnd}, 0, int{kKeep}}) {
+      Plan plan{.decisions = gaps_.KeepAll()};
+      for (GapIdx gap = 0; gap < gaps_.size(); ++gap) {
+        if (gaps_.end(gap) == kNever && gaps_.may_drop(gap)) {
+          plan.decisions[At(gap)] = static_cast<uint8_t>(behind);
+        }
+      }
+      Repair(plan, std::numeric_limits<Seconds>::infinity(), 0);
+      if (best_.decisions.empty() || IsBetter(plan, best_)) best_ = plan;
+      if (IsFeasible(best_) && best_.recompute_seconds == 0) return;
+    }
+  }
+
+  // Cuts until the capacity is kept; false if that fails or exceeds `limit`.
+  // The figures of `plan` are those of its decisions, unless the limit was hit.
+  bool Repair(Plan& plan, Seconds limit, double noise) {
+    while (Evaluate(plan, limit)) {
+      if (IsFeasible(plan)) return true;
+      const auto found = cuts_.Find(plan.decisions, capacity_);
+      effort_ -= std::ssize(rollout_.reads());
+      if (found.empty() || effort_ < -max_overdraft()) return false;
+      Apply(plan, found, noise);
+    }
+    return false;
+  }
+
+  // A first plan is finished even if the effort is spent.
+  int64_t max_overdraft() const {
+    return best_.decisions.empty() ? std::numeric_limits<int64_t>::max() : 0;
+  }
+
+  void Apply(Plan& plan, std::span<const Cut> found, double noise) {
+    const double least_price =
+        1e-6 * program_seconds_ / static_cast<double>(graph_.num_ops() + 1);
+    ranked_.clear();
+    for (int64_t i = 0; i < std::ssize(found); ++i) {
+      double score = (found[At(i)].seconds + least_price) / found[At(i)].relief;
+      if (noise > 0) score *= std::exp(noise * (2 * Uniform() - 1));
+      ranked_.emplace_back(score, i);
+    }
+    const int64_t most = 1 + std::ssize(found) / kCutsPerRound;
+    std::ranges::partial_sort(
+        ranked_, ranked_.begin() + std::min(4 * most, std::ssize(ranked_)));
+    above_.assign(rollout_.live_bytes().begin(), rollout_.live_bytes().end());
+    Bytes worst = 0;
+    for (Bytes& bytes : above_) {
+      bytes = std::max<Bytes>(0, bytes - capacity_);
+      worst = std::max(worst, bytes);
+    }
+    ++round_;
+    int64_t num_applied = 0;
+    for (int64_t i = 0; i < std::min(4 * most, std::ssize(ranked_)); ++i) {
+      const Cut& cut = found[At(ranked_[At(i)].second)];
+      const TensorIdx t = gaps_.tensor(cut.gap);
+      if (num_applied > 0 && (touched_[At(t)] == round_ || !Relieve(cut, t))) {
+        continue;
+      }
+      if (num_applied == 0) Relieve(cut, t);
+      plan.decisions[At(cut.gap)] = cut.decision;
+      touched_[At(t)] = round_;
+      if (++num_applied == most) return;
+      for (const TensorIdx other : cuts_.Touched(cut)) {
+        touched_[At(other)] = round_;
+      }
+    }
+  }
+
+  // Takes the cut's bytes off what is still above capacity; false if none is.
+  bool Relieve(const Cut& cut, TensorIdx t) {
+    bool has_relieved = false;
+    for (ExecIdx e = cut.from + 1; e < cut.to; ++e) {
+      Bytes& above = above_[At(e)];
+      if (above <= 0) continue;
+      above -= rollout_.Size(t);
+      has_relieved = true;
+    }
+    return has_relieved;
+  }
+
+  void Improve() {
+    Plan present = best_;
+    const int64_t effort_at_start = std::max<int64_t>(effort_, 1);
+    int64_t num_stale = 0;
+    Polish(present);
+    if (IsBetter(present, best_)) best_ = present;
+    while (effort_ > 0 && best_.recompute_seconds > 0) {
+      const double temperature = 0.02 * static_cast<double>(effort_) /
+                                 static_cast<double>(effort_at_start);
+      Plan plan{.decisions = present.decisions};
+      if (!Ruin(plan)) break;
+      const Seconds limit =
+          present.recompute_seconds * (1 + temperature) + 1e-18;
+      if (!Repair(plan, limit, 0.5)) {
+        ++num_stale;
+        continue;
+      }
+      if (plan.recompute_seconds < present.recompute_seconds) {
+        Polish(plan);
+        num_stale = 0;
+      }
+      if (plan.recompute_seconds <= limit) present = std::move(plan);
+      if (IsBetter(present, best_)) best_ = present;
+      if (++num_stale > 300) {
+        present = best_;
+        num_stale = 0;
+      }
+    }
+  }
+
+  // The gaps in which the present rollout recomputes, with what each would save.
+  void CollectRecomputed(const Plan& plan) {
+    recomputed_.clear();
+    for (const Version& version : rollout_.versions()) {
+      if (version.made < 0) continue;
+      const Execution& execution = rollout_.executions()[At(version.made)];
+      if (!execution.is_recompute) continue;
+      const GapIdx gap = gaps_.at(version.tensor, execution.position);
+      if (plan.decisions[At(gap)] != kKeep) {
+        recomputed_.push_back(
+            {gap, execution.position, graph_.seconds(execution.op)});
+      }
+    }
+  }
+
+  // Undoes part of the plan; false if there is nothing to undo.
+  bool Ruin(Plan& plan) {
+    if (!Evaluate(plan, std::numeric_limits<Seconds>::infinity())) return false;
+    CollectRecomputed(plan);
+    if (recomputed_.empty()) return false;
+    const int64_t size = std::ssize(recomputed_);
+    const int64_t pick = Below(size);
+    switch (Below(4)) {
+      case 0:  // One gap.
+        plan.decisions[At(recomputed_[At(pick)].gap)] = kKeep;
+        break;
+      case 1: {  // Neighbours in time.
+        const int64_t reach = 1 + Below(8);
+        for (int64_t i = std::max<int64_t>(0, pick - reach);
+             i < std::min(size, pick + reach); ++i) {
+          plan.decisions[At(recomputed_[At(i)].gap)] = kKeep;
+        }
+        break;
+      }
+      case 2: {  // Some of all.
+        const double share = 0.02 + 0.1 * Uniform();
+        for (const Recomputed& recomputed : recomputed_) {
+          if (Uniform() < share) plan.decisions[At(recomputed.gap)] = kKeep;
+        }
+        break;
+      }
+      default: {  // The dearer of a few; another way of keeping it.
+        int64_t dearest = pick;
+        for (int i = 0; i < 4; ++i) {
+          const int64_t other = Below(size);
+          if (recomputed_[At(other)].seconds > recomputed_[At(dearest)].seconds) {
+            dearest = other;
+          }
+        }
+        const uint8_t ways[] = {kKeep, kKeepInGap, kKeepToEnd, 0};
+        plan.decisions[At(recomputed_[At(dearest)].gap)] = ways[Below(3)];
+        break;
+      }
+    }
+    return true;
+  }
+
+  // Takes back, dearest first, every decision that the capacity does not need.
+  void Polish(Plan& plan) {
+    if (!Evaluate(plan, std::numeric_limits<Seconds>::infinity())) return;
+    CollectRecomputed(plan);
+    std::ranges::stable_sort(recomputed_, std::greater<>{},
+                             &Recomputed::seconds);
+    const std::vector<Recomputed> order = recomputed_;
+    int64_t num_tries = 0;
+    for (const Recomputed& recomputed : order) {
+      if (effort_ <= 0 || ++num_tries > 200) return;
+      Plan kept = plan;
+      kept.decisions[At(recomputed.gap)] = kKeep;
+      if (Evaluate(kept, plan.recompute_seconds) && IsBetter(kept, plan)) {
+        plan = std::move(kept);
+      }
+    }
+  }
+
+  int64_t Below(int64_t n) {
+    return static_cast<int64_t>(random_() % static_cast<uint64_t>(n));
+  }
+  double Uniform() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
+
+  struct Recomputed {
+    GapIdx gap;
+    Position position;
+    Seconds seconds;
+  };
+
+  const Graph& graph_;
+  const GapTable& gaps_;
+  const Bytes capacity_;
+  int64_t effort_;
+  Seconds program_seconds_ = 0;
+  Rollout rollout_;
+  CutFinder cuts_;
+  std::mt19937_64 random_;
+  Plan best_;
+  int64_t num_rollouts_ = 0;
+  std::vector<Recomputed> recomputed_;
+  std::vector<std::pair<double, int64_t>> ranked_;
+  std::vector<Bytes> above_;
+  std::vector<int64_t> touched_;  // By tensor: the round that touched it last.
+  int64_t round_ = 0;
+};
+
+}  // namespace
+
+SearchResult SearchDecisions(const Graph& graph, const GapTable& gaps,
+                             Bytes capacity, const SearchOptions& options) {
+  return Search(graph, gaps, capacity, options).Run();
+}
+
+}  // namespace coop

@@ -1,0 +1,39 @@
+// Search: the whole program is known, so whole plans can be compared.
+#ifndef COOP_CORE_SEARCH_H_
+#define COOP_CORE_SEARCH_H_
+
+#include <cstdint>
+
+#include "core/gaps.h"
+#include "core/graph.h"
+#include "core/types.h"
+
+namespace coop {
+
+struct SearchOptions {
+  Bytes alignment = 64;
+  // Work allowed, in executions rolled out; what makes the search end. A count
+  // rather than a time: the same plan on every machine.
+  int64_t effort = 10'000'000;
+  uint64_t seed = 0;
+};
+
+struct SearchResult {
+  Decisions decisions;
+  Seconds recompute_seconds = 0;
+  Bytes peak_bytes = 0;  // The most bytes alive at once.
+  int64_t num_rollouts = 0;
+};
+
+// Decisions that keep at most `capacity` bytes alive, with the least
+// recomputation found: cuts chosen greedily by price per byte relieved, from
+// several starts, then large neighbourhood search (some of the plan is undone
+// and repaired at random, and kept if it is no worse). If `capacity` is not
+// reached, the peak of the result is above it: the least found.
+[[nodiscard]] SearchResult SearchDecisions(const Graph& graph,
+                                           const GapTable& gaps, Bytes capacity,
+                                           const SearchOptions& options);
+
+}  // namespace coop
+
+#endif  // COOP_CORE_SEARCH_H_
