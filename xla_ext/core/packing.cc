@@ -8,6 +8,7 @@
 
 #include "core/packing_greedy.h"
 #include "core/packing_problem.h"
+#include "core/packing_search.h"
 
 namespace coop {
 namespace {
@@ -103,6 +104,15 @@ PackingSolution Solve(const PackingProblem& problem,
       auto solution = packer.Place(order, fit, limit, work);
       if (solution) best = std::move(solution);
     }
+  }
+  if (problem.has_fixed || work >= options.effort) return *std::move(best);
+  PackingSearch search(problem);
+  int64_t limit = 2'000'000;
+  for (uint64_t t = 0; best->peak_bytes > target && work < options.effort; ++t) {
+    const auto outcome = search.Find(target, t == 0 ? 0 : options.seed + t, std::min(limit, options.effort - work), work);
+    if (outcome == PackingSearch::Outcome::kFound) best = search.solution();
+    if (outcome == PackingSearch::Outcome::kRefuted) { break; }
+    limit += limit / 4;
   }
   return *std::move(best);
 }
