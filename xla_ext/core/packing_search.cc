@@ -12,14 +12,6 @@ constexpr Offset kWall = std::numeric_limits<Offset>::max();
 // The choice that nothing lies at a corner.
 constexpr int32_t kWaste = -1;
 
-bool HasBit(const std::vector<int64_t>& words, size_t i) {
-  return (words[i / 64] >> (i % 64)) & 1;
-}
-
-void ClearBit(std::vector<int64_t>& words, size_t i) {
-  words[i / 64] &= static_cast<int64_t>(~(uint64_t{1} << (i % 64)));
-}
-
 }  // namespace
 
 PackingSearch::PackingSearch(const PackingProblem& problem)
@@ -27,7 +19,8 @@ PackingSearch::PackingSearch(const PackingProblem& problem)
       begin_at_(At(problem.num_sections)),
       end_at_(At(problem.num_sections) + 1),
       least_beginning_at_(At(problem.num_sections),
-                          std::numeric_limits<Bytes>::max()) {
+                          std::numeric_limits<Bytes>::max()),
+      weights_(At(problem.num_sections) + 1, 1) {
   for (int32_t i = 0; i < std::ssize(problem.blocks); ++i) {
     const SectionBlock& block = problem.blocks[At(i)];
     begin_at_[At(block.begin)].push_back(i);
@@ -49,25 +42,6 @@ PackingSearch::PackingSearch(const PackingProblem& problem)
 void PackingSearch::Set(int64_t& cell, int64_t value) {
   trail_.push_back({&cell, cell});
   cell = value;
-}
-
-void PackingSearch::AddCause(int32_t section, size_t frame) {
-  int64_t& word = causes_[At(section) * num_words_ + frame / 64];
-  const auto bit = static_cast<int64_t>(uint64_t{1} << (frame % 64));
-  if (!(word & bit)) Set(word, word | bit);
-}
-
-// Of the sections [begin, end) and the neighbours that they lie between.
-void PackingSearch::CollectCauses(int32_t begin, int32_t end, Words& causes,
-                                  int64_t& work) {
-  begin = std::max(begin - 1, 0);
-  end = std::min(end + 1, problem_.num_sections);
-  const size_t used = std::min(num_words_, frames_.size() / 64 + 1);
-  for (int32_t s = begin; s < end; ++s) {
-    const int64_t* words = &causes_[At(s) * num_words_];
-    for (size_t w = 0; w < used; ++w) causes[w] |= words[w];
-  }
-  work += (end - begin) * static_cast<int64_t>(used);
 }
 
 void PackingSearch::Undo(const Frame& frame) {
@@ -94,11 +68,6 @@ void PackingSearch::Reset(Bytes peak, uint64_t seed) {
   trail_.clear();
   frames_.clear();
   choices_.clear();
-  // A frame places a block or closes a section; few sections are closed often.
-  num_words_ = (problem_.blocks.size() + 16 * num_sections) / 64 + 1;
-  causes_.assign(num_sections * num_words_, 0);
-  blamed_.assign(num_words_, 0);
-  scratch_.assign(num_words_, 0);
   random_.seed(seed);
   shuffle_ = seed != 0;
 }
@@ -176,8 +145,6 @@ bool PackingSearch::CanWaste(int32_t section, int32_t begin, int32_t end,
 bool PackingSearch::Lift(int32_t begin, int32_t end, int64_t& work) {
   const Offset height = height_[At(begin)];
   const Offset side = std::min(HeightLeftOf(begin), HeightRightOf(end));
-  blamed_begin_ = begin;
-  blamed_end_ = end;
   if (side == kWall) return false;
   const Bytes wasted = side - height;
   for (int32_t s = begin; s < end; ++s) {
@@ -199,24 +166,13 @@ bool PackingSearch::Lift(int32_t begin, int32_t end, int64_t& work) {
     Set(closed_[At(s)], 0);
     Set(top_[At(s)], kNone);
   }
-  // The new height is the work of the neighbours as well.
-  Words& causes = scratch_;
-  std::fill(causes.begin(), causes.end(), 0);
-  CollectCauses(begin, end, causes, work);
-  const size_t used = std::min(num_words_, frames_.size() / 64 + 1);
-  for (int32_t s = begin; s < end; ++s) {
-    for (size_t w = 0; w < used; ++w) {
-      int64_t& word = causes_[At(s) * num_words_ + w];
-      if ((word | causes[w]) != word) Set(word, word | causes[w]);
-    }
-  }
   work += 4 * (end - begin);
   return true;
 }
 
 bool PackingSearch::FindCorner(Corner& corner, int64_t& work) {
   const int32_t num_sections = problem_.num_sections;
-  corner.num_choices = std::numeric_limits<int64_t>::max();
+  corner = {};
   Offset corner_height = kWall;
   work += num_sections;
   int32_t end = 0;
@@ -235,7 +191,7 @@ bool PackingSearch::FindCorner(Corner& corner, int64_t& work) {
       if (left == height || right == height) continue;  // Not known yet.
       if (!Lift(begin, end, work)) return false;
       // It may be a part of another stretch now, and all is to be seen again.
-      corner.num_choices = std::numeric_limits<int64_t>::max();
+      corner = {};
       corner_height = kWall;
       work += num_sections;
       end = 0;
@@ -248,13 +204,16 @@ bool PackingSearch::FindCorner(Corner& corner, int64_t& work) {
       const int64_t count =
           ListBlocks(begin, end, is_left, nullptr, work) +
           (CanWaste(section, begin, end, work) ? 1 : 0);
+      int64_t& weight = weights_[At(is_left ? begin : end)];
       if (count == 0) {
-        std::tie(blamed_begin_, blamed_end_) = Plateau(begin, end);
+        ++weight;
         return false;
       }
-      if (count < corner.num_choices ||
-          (count == corner.num_choices && height < corner_height)) {
-        corner = {section, is_left, count};
+      // Few choices, and choices that were refuted often, come first.
+      const int64_t rank = count * corner.weight;
+      const int64_t best_rank = corner.num_choices * weight;
+      if (rank < best_rank || (rank == best_rank && height < corner_height)) {
+        corner = {section, is_left, count, weight};
         corner_height = height;
         if (count == 1) return true;
       }
@@ -284,20 +243,13 @@ void PackingSearch::PushChoices(const Corner& corner, int64_t& work) {
                 choices_[first_block + random_() % (i - first_block)]);
     }
   }
-  std::tie(begin, end) = Plateau(begin, end);
-  frames_.push_back({trail_.size(), placed_.size(), first, choices_.size(),
-                     corner.section, begin, end});
-  const size_t needed = frames_.size() * num_words_;
-  if (conflicts_.size() < needed) conflicts_.resize(needed);
-  std::fill(conflicts_.begin() + static_cast<std::ptrdiff_t>(needed - num_words_),
-            conflicts_.begin() + static_cast<std::ptrdiff_t>(needed), 0);
+  frames_.push_back(
+      {trail_.size(), placed_.size(), first, corner.section});
 }
 
 void PackingSearch::Apply(int32_t choice, int32_t section) {
-  const size_t frame = frames_.size() - 1;
   if (choice == kWaste) {
     Set(closed_[At(section)], 1);
-    AddCause(section, frame);
     return;
   }
   const SectionBlock& block = problem_.blocks[At(choice)];
@@ -309,31 +261,6 @@ void PackingSearch::Apply(int32_t choice, int32_t section) {
     Set(remaining_[At(s)], remaining);
     Set(height_[At(s)], remaining == 0 ? kWall : offset + block.bytes);
     Set(top_[At(s)], choice);
-    AddCause(s, frame);
-  }
-}
-
-bool PackingSearch::JumpBack(int64_t& work) {
-  std::fill(blamed_.begin(), blamed_.end(), 0);
-  CollectCauses(blamed_begin_, blamed_end_, blamed_, work);
-  while (true) {
-    size_t frame = frames_.size();
-    while (frame > 0 && !HasBit(blamed_, frame - 1)) --frame;
-    if (frame == 0) return false;
-    --frame;
-    frames_.resize(frame + 1);
-    const Frame& last = frames_.back();
-    Undo(last);
-    choices_.resize(last.next_choice);
-    ClearBit(blamed_, frame);
-    int64_t* conflicts = &conflicts_[frame * num_words_];
-    for (size_t w = 0; w < num_words_; ++w) conflicts[w] |= blamed_[w];
-    work += static_cast<int64_t>(num_words_);
-    if (last.next_choice > last.first_choice) return true;
-    // All its choices failed: those that left it no other, too, are to blame.
-    std::copy_n(conflicts, num_words_, blamed_.begin());
-    CollectCauses(last.begin, last.end, blamed_, work);
-    frames_.pop_back();
   }
 }
 
@@ -343,17 +270,21 @@ PackingSearch::Outcome PackingSearch::Find(Bytes peak, uint64_t seed,
   Reset(peak, seed);
   const int64_t work_end = work + work_limit;
   while (placed_.size() < problem_.blocks.size()) {
-    if (work > work_end || frames_.size() >= num_words_ * 64) {
-      return Outcome::kGaveUp;
-    }
+    if (work > work_end) return Outcome::kGaveUp;
     Corner corner;
     if (FindCorner(corner, work)) {
       PushChoices(corner, work);
-    } else if (!JumpBack(work)) {
-      return Outcome::kRefuted;
+    } else {
+      // Back to the last frame with a choice left.
+      while (!frames_.empty() &&
+             choices_.size() == frames_.back().first_choice) {
+        frames_.pop_back();
+      }
+      if (frames_.empty()) return Outcome::kRefuted;
+      Undo(frames_.back());
     }
-    Frame& frame = frames_.back();
-    const int32_t choice = choices_[--frame.next_choice];
+    const Frame& frame = frames_.back();
+    const int32_t choice = choices_.back();
     choices_.pop_back();
     Apply(choice, frame.section);
     if (choice == kWaste) continue;

@@ -30,11 +30,6 @@ namespace coop {
 // takes the end of a valley with the fewest choices next: one that has none
 // refutes the packing so far, and one that has a single one costs nothing.
 //
-// A refutation is seen in a few sections. Only choices that made them what they
-// are can be to blame, so the search jumps back to the last one of these
-// (conflict-directed backjumping): valleys far apart do not multiply each
-// other's work.
-//
 // Close to MiniMalloc (Moffitt, ASPLOS 2023), which takes the blocks in order of
 // their offsets instead.
 class PackingSearch {
@@ -62,24 +57,19 @@ class PackingSearch {
   struct Corner {
     int32_t section = 0;
     bool is_left = true;
-    int64_t num_choices = 0;
+    int64_t num_choices = 1;
+    int64_t weight = 0;
   };
   struct Frame {
     size_t trail_size;
     size_t num_placed;
     size_t first_choice;
-    size_t next_choice;
     int32_t section;
-    // What there is to choose from depends on these sections alone.
-    int32_t begin;
-    int32_t end;
   };
   struct Change {
     int64_t* cell;
     int64_t old_value;
   };
-
-  using Words = std::vector<int64_t>;  // A set of frames.
 
   void Reset(Bytes peak, uint64_t seed);
   void Set(int64_t& cell, int64_t value);
@@ -96,10 +86,6 @@ class PackingSearch {
                      std::vector<int32_t>* choices, int64_t& work) const;
   void PushChoices(const Corner& corner, int64_t& work);
   void Apply(int32_t choice, int32_t section);
-  void AddCause(int32_t section, size_t frame);
-  void CollectCauses(int32_t begin, int32_t end, Words& causes, int64_t& work);
-  // Goes back to the last frame that is to blame; false if there is none.
-  [[nodiscard]] bool JumpBack(int64_t& work);
 
   [[nodiscard]] std::pair<int32_t, int32_t> Plateau(int32_t begin,
                                                     int32_t end) const;
@@ -111,6 +97,8 @@ class PackingSearch {
   std::vector<std::vector<int32_t>> begin_at_;
   std::vector<std::vector<int32_t>> end_at_;
   std::vector<Bytes> least_beginning_at_;
+  // Of each line between sections: one more than how often it refuted.
+  std::vector<int64_t> weights_;
 
   std::mt19937_64 random_;
   bool shuffle_ = false;
@@ -124,14 +112,6 @@ class PackingSearch {
   std::vector<int32_t> placed_;     // In the order of placing.
   std::vector<Change> trail_;
   std::vector<Frame> frames_;
-  // Of each section, `num_words_` each: the frames that made it what it is.
-  size_t num_words_ = 0;
-  Words causes_;
-  Words conflicts_;  // Of each frame: those that its failed choices blame.
-  Words blamed_;
-  Words scratch_;
-  int32_t blamed_begin_ = 0;  // The sections that show a refutation.
-  int32_t blamed_end_ = 0;
   std::vector<int32_t> choices_;
 };
 
