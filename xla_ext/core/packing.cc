@@ -68,9 +68,10 @@ void CheckFixed(std::span<const PackingBlock> blocks,
   for (const SectionBlock& block : problem.blocks) {
     if (block.fixed_offset != kNone) fixed.push_back(&block);
   }
-  std::stable_sort(fixed.begin(), fixed.end(), [](const auto* a, const auto* b) {
-    return a->fixed_offset < b->fixed_offset;
-  });
+  std::stable_sort(fixed.begin(), fixed.end(),
+                   [](const SectionBlock* a, const SectionBlock* b) {
+                     return a->fixed_offset < b->fixed_offset;
+                   });
   std::vector<const SectionBlock*> below(At(problem.num_sections), nullptr);
   for (const SectionBlock* block : fixed) {
     for (int32_t s = block->begin; s < block->end; ++s) {
