@@ -99,7 +99,7 @@ fixed_offsets : int64 array, optional
 alignment : int
     Every offset is a multiple of it; a power of two.
 effort : int
-    What may be spent on improving, in elementary steps of about a nanosecond.
+    What may be spent on improving, in elementary steps of a few nanoseconds.
     Not wall clock: the result is the same on every machine. 0 is one greedy
     packing.
 seed : int

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
-#include <string>
+#include <vector>
 
 #include "core/packing_greedy.h"
+#include "core/packing_improve.h"
 #include "core/packing_problem.h"
+#include "core/packing_search.h"
 
 namespace coop {
 namespace {
@@ -65,9 +68,10 @@ void CheckFixed(std::span<const PackingBlock> blocks,
   for (const SectionBlock& block : problem.blocks) {
     if (block.fixed_offset != kNone) fixed.push_back(&block);
   }
-  std::stable_sort(fixed.begin(), fixed.end(), [](const auto* a, const auto* b) {
-    return a->fixed_offset < b->fixed_offset;
-  });
+  std::stable_sort(fixed.begin(), fixed.end(),
+                   [](const SectionBlock* a, const SectionBlock* b) {
+                     return a->fixed_offset < b->fixed_offset;
+                   });
   std::vector<const SectionBlock*> below(At(problem.num_sections), nullptr);
   for (const SectionBlock* block : fixed) {
     for (int32_t s = block->begin; s < block->end; ++s) {
@@ -87,22 +91,64 @@ void CheckFixed(std::span<const PackingBlock> blocks,
   }
 }
 
+// Shares what is left of the effort between the two ways to improve on `best`,
+// which came from `order`.
+void Improve(const PackingProblem& problem, const std::vector<int32_t>& order,
+             const PackingOptions& options, Bytes target, int64_t& work,
+             PackingSolution& best) {
+  const int64_t start = work;
+  const int64_t effort = options.effort - start;
+  std::optional<PackingSearch> search;
+  if (!problem.has_fixed) search.emplace(problem);
+  const auto search_until = [&](int64_t work_end) {
+    // Short at first: a lucky start needs little, an unlucky one never ends.
+    int64_t limit = effort / 200;
+    for (uint64_t round = 0; best.peak_bytes > target && work < work_end;
+         ++round) {
+      // Now and then for less than all, so that there is something to show.
+      const Bytes peak = round % 4 == 3
+                             ? target + (best.peak_bytes - 1 - target) / 2
+                             : target;
+      const uint64_t seed = round == 0 ? 0 : options.seed * 1000 + round;
+      const auto outcome =
+          search->Find(peak, seed, std::min(limit, work_end - work), work);
+      if (outcome == PackingSearch::Outcome::kFound) {
+        best = search->solution();
+      } else if (outcome == PackingSearch::Outcome::kRefuted) {
+        target = peak + options.alignment;
+      }
+      limit += limit / 20;
+    }
+  };
+  if (search) search_until(start + effort / 2);
+  ImproveByOrder(problem, order, target, options.seed,
+                 search ? start + effort / 4 * 3 : options.effort, work, best);
+  if (search) search_until(options.effort);
+}
+
 PackingSolution Solve(const PackingProblem& problem,
                       const PackingOptions& options, Bytes target,
                       int64_t& work) {
   GreedyPacker packer(problem);
   std::optional<PackingSolution> best;
+  std::vector<int32_t> best_order;
   for (int which = 0; which < kNumGreedyOrders; ++which) {
+    // At most half of it: searching is worth more than yet another order.
+    if (best && work >= options.effort / 2) break;
     const auto order = GreedyOrder(problem, which);
     for (const Fit fit : {Fit::kLowest, Fit::kBest}) {
-      if (best && (best->peak_bytes <= target || work >= options.effort)) {
-        return *std::move(best);
-      }
+      if (best && best->peak_bytes <= target) return *std::move(best);
       const Bytes limit = best ? best->peak_bytes - 1
                                : std::numeric_limits<Bytes>::max();
       auto solution = packer.Place(order, fit, limit, work);
-      if (solution) best = std::move(solution);
+      if (!solution) continue;
+      best = std::move(solution);
+      best_order = order;
+      if (work >= options.effort / 2) break;
     }
+  }
+  if (best->peak_bytes > target && work < options.effort) {
+    Improve(problem, best_order, options, target, work, *best);
   }
   return *std::move(best);
 }

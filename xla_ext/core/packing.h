@@ -21,9 +21,9 @@ struct PackingBlock {
 struct PackingOptions {
   Bytes alignment = 64;  // Of every offset; a power of two.
   // What may be spent on improving the first packing, in elementary steps of
-  // about a nanosecond. Not wall clock: the same input packs the same way on
+  // a few nanoseconds. Not wall clock: the same input packs the same way on
   // every machine. 0: one greedy packing.
-  int64_t effort = 1'000'000'000;
+  int64_t effort = 300'000'000;
   uint64_t seed = 0;
   Bytes target_peak_bytes = 0;  // A packing with at most this is good enough.
 };

@@ -1,6 +1,7 @@
 #include "core/packing_greedy.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -20,12 +21,22 @@ Offset GreedyPacker::FindGap(const SectionBlock& block, Fit fit,
   Offset low = 0;  // The highest end of the neighbours so far.
   Offset best = kNone;
   Bytes best_bytes = std::numeric_limits<Bytes>::max();
+  std::array<const Placed*, kMaxChunk> met;
   work += std::ssize(chunks_);
   for (const Chunk& chunk : chunks_) {
     if (chunk.begin >= block.end || chunk.end <= block.begin) continue;
     work += std::ssize(chunk.placed);
-    for (const Placed& other : chunk.placed) {
-      if (other.begin >= block.end || other.end <= block.begin) continue;
+    // In two passes, the first without branches: which blocks meet this one is
+    // hard to predict.
+    size_t num_met = 0;
+    for (size_t i = 0; i < chunk.placed.size(); ++i) {
+      const Placed& other = chunk.placed[i];
+      met[num_met] = &other;
+      num_met += static_cast<size_t>(other.begin < block.end) &
+                 static_cast<size_t>(other.end > block.begin);
+    }
+    for (size_t i = 0; i < num_met; ++i) {
+      const Placed& other = *met[i];
       const Bytes gap = other.offset - low;
       if (gap >= block.bytes && gap < best_bytes) {
         if (fit == Fit::kLowest) return low;
