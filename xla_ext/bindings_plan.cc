@@ -37,9 +37,11 @@ template <typename... Parts>
 template <typename Enum, size_t kSize>
 using Names = std::array<std::pair<const char*, Enum>, kSize>;
 
-constexpr Names<PolicyKind, 3> kPolicies{{{"coop", PolicyKind::kCoop},
-                                          {"dtr", PolicyKind::kDtr},
-                                          {"dte", PolicyKind::kDte}}};
+constexpr Names<PolicyKind, 4> kPolicies{
+    {{"coop", PolicyKind::kCoop},
+     {"dtr", PolicyKind::kDtr},
+     {"dte", PolicyKind::kDte},
+     {"lookahead", PolicyKind::kLookahead}}};
 constexpr Names<Neighbourhood, 3> kNeighbourhoods{
     {{"estar", Neighbourhood::kExact},
      {"eq", Neighbourhood::kComponents},
@@ -81,16 +83,17 @@ void BindOptions(nb::module_& m) {
 What a caller may choose about a plan.
 
 Arguments:
-  policy: "coop", or one of its baselines "dtr" and "dte".
+  policy: "coop", one of its baselines "dtr" and "dte", or "lookahead": Coop
+    with exact next uses in place of staleness.
   alignment: every block starts at a multiple of it; a power of two.
   sliding_window: (coop) off: one tensor at a time, as in DTE.
-  partition: (coop) cheap operations' outputs at the high end of the pool, the
-    others at the low end.
-  recomputable_in_place: (coop) an output may overwrite an input that is needed
-    later but can be recomputed. Off: copy on write, unless `copy_on_write` says
-    otherwise.
-  density_threshold: (coop) seconds per byte below which an operation is cheap.
-    Default: Otsu's split of the graph's operations.
+  partition: (coop, lookahead) cheap operations' outputs at the high end of the
+    pool, the others at the low end.
+  recomputable_in_place: (coop, lookahead) an output may overwrite an input that
+    is needed later but can be recomputed. Off: copy on write, unless
+    `copy_on_write` says otherwise.
+  density_threshold: (coop, lookahead) seconds per byte below which an operation
+    is cheap. Default: Otsu's split of the graph's operations.
   copy_on_write: every output gets a fresh block, also over an input that nothing
     needs any more, and an overwritten pinned tensor moves. Default: True for the
     baselines.

@@ -159,7 +159,7 @@ class ProgramBuilder {
 
 PlanOptions RandomOptions(Random& random) {
   PlanOptions options;
-  options.policy = static_cast<PolicyKind>(random.Between(0, 2));
+  options.policy = static_cast<PolicyKind>(random.Between(0, 3));
   options.alignment = Bytes{1} << (2 * random.Between(0, 4));
   options.sliding_window = random.Chance(70);
   options.partition = random.Chance(70);
