@@ -15,7 +15,7 @@ from coop_jax.graph import StepGraph
 # Kinds of steps in `Schedule.steps`.
 COMPUTE, RECOMPUTE, EVICT, FREE = range(4)
 
-PLANNERS = ("search", "coop", "dtr", "dte")
+PLANNERS = ("search", "lookahead", "coop", "dtr", "dte")
 
 # A step that takes longer than this many times the original is of no use to anybody; the
 # bound keeps the search for the smallest pool from planning quadratic recomputation.

@@ -32,7 +32,7 @@ PlanOptions = _ext.PlanOptions
 Schedule = _ext.Schedule
 Statistics = _ext.Statistics
 
-POLICIES = ("search", "coop", "dtr", "dte")
+POLICIES = ("search", "lookahead", "coop", "dtr", "dte")
 
 _TENSOR_KEYS = ("bytes", "pinned", "external", "output")
 _OPERATION_KEYS = (
@@ -140,7 +140,8 @@ def plan_graph(
     Arguments:
         graph: what to plan.
         pool_bytes: bytes of the one contiguous pool that all its tensors share.
-        policy: `"coop"`, `"dtr"`, `"dte"`, or `PlanOptions` as a whole.
+        policy: `"coop"`, `"dtr"`, `"dte"`, `"lookahead"` (Coop with exact next uses in
+            place of staleness), or `PlanOptions` as a whole.
         options: further arguments of `PlanOptions`, with a policy given by name.
 
     Raises:

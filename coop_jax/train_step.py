@@ -59,7 +59,8 @@ def remat_train_step(
         budget: bytes per device (int), or a string: `"12GiB"`, `"750MB"`, `"60%"` of
             what the unmodified step needs, `"device"` for what the device reports.
         planner: `"search"` (whole plans compared, never worse than the others),
-            `"coop"` (the paper), `"dtr"`, `"dte"`, or a `PlanOptions` with its switches.
+            `"lookahead"` (Coop with exact next uses), `"coop"` (the paper), `"dtr"`,
+            `"dte"`, or a `PlanOptions` with its switches.
         in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums,
             donate_argnames, keep_unused, compiler_options: as in `jax.jit`.
         verbose: print a line to stderr for every compilation, and the plan.

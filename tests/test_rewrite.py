@@ -60,7 +60,7 @@ def test_random_evictions_keep_every_value(seed, length, eviction_rate, stored_r
 
 
 @hypothesis.given(seed=st.integers(0, 2**16))
-@pytest.mark.parametrize("policy", ["coop", "dtr", "dte"])
+@pytest.mark.parametrize("policy", ["coop", "dtr", "dte", "lookahead"])
 def test_planned_evictions_keep_every_value(policy, seed):
     function, arguments = random_function(seed, 25)
     step = traced(function, *arguments)

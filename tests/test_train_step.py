@@ -185,7 +185,7 @@ def test_same_plan_twice(arguments):
     assert first.measured_bytes == second.measured_bytes
 
 
-@pytest.mark.parametrize("planner", ["coop", "dtr", "dte"])
+@pytest.mark.parametrize("planner", ["coop", "dtr", "dte", "lookahead"])
 def test_every_planner_holds_the_budget(arguments, planner):
     plan = remat_train_step(mlp_step, budget="70%", planner=planner).plan(*arguments)
     assert plan.measured_bytes <= plan.budget_bytes

@@ -90,6 +90,73 @@ auto PerTensor(const Graph& graph, Value value) {
   return NewArray(graph.num_tensors(), value);
 }
 
+auto FlatArray(const std::vector<int64_t>& values) {
+  return NewArray(std::ssize(values), [&](int64_t i) { return values[At(i)]; });
+}
+
+// (k, kColumns), row by row.
+template <size_t kColumns>
+auto TableArray(const std::vector<int64_t>& values) {
+  return nb::cast(FlatArray(values))
+      .attr("reshape")(std::ssize(values) / int64_t{kColumns}, kColumns);
+}
+
+// What `Graph(**arrays)` takes. Releases as they are by default become None,
+// as only that form can release a graph input that nothing reads.
+nb::dict ArraysOf(const Graph& graph) {
+  std::vector<int64_t> inputs_ptr{0}, inputs, outputs_ptr{0}, outputs;
+  std::vector<int64_t> in_place, overwrites, releases;
+  for (OpIdx op = 0; op < graph.num_ops(); ++op) {
+    for (const TensorIdx t : graph.inputs(op)) inputs.push_back(t);
+    for (const TensorIdx t : graph.outputs(op)) outputs.push_back(t);
+    inputs_ptr.push_back(std::ssize(inputs));
+    outputs_ptr.push_back(std::ssize(outputs));
+    for (const auto& [_, input, output] : graph.in_place(op)) {
+      in_place.insert(in_place.end(), {op, input, output});
+    }
+    for (const auto& [_, old_tensor, new_tensor] : graph.overwrites(op)) {
+      overwrites.insert(overwrites.end(), {op, old_tensor, new_tensor});
+    }
+  }
+  bool is_default = true;
+  for (TensorIdx t = 0; t < graph.num_tensors(); ++t) {
+    const bool stays =
+        graph.is_output(t) || graph.is_pinned(t) || graph.is_external(t);
+    if (!stays) is_default &= graph.release(t) == graph.last_use(t);
+    if (graph.release(t) == kNever) continue;
+    releases.insert(releases.end(), {graph.release(t), t});
+  }
+  const auto per_op = [&](auto value) {
+    return nb::cast(NewArray(graph.num_ops(), value));
+  };
+  const auto per_tensor = [&](auto value) {
+    return nb::cast(PerTensor(graph, value));
+  };
+  nb::dict arrays;
+  arrays["op_seconds"] = per_op([&](OpIdx op) { return graph.seconds(op); });
+  arrays["op_workspace_bytes"] =
+      per_op([&](OpIdx op) { return graph.workspace_bytes(op); });
+  arrays["op_recomputable"] =
+      per_op([&](OpIdx op) { return graph.is_recomputable(op); });
+  arrays["op_inputs_ptr"] = FlatArray(inputs_ptr);
+  arrays["op_inputs"] = FlatArray(inputs);
+  arrays["op_outputs_ptr"] = FlatArray(outputs_ptr);
+  arrays["op_outputs"] = FlatArray(outputs);
+  arrays["tensor_bytes"] =
+      per_tensor([&](TensorIdx t) { return graph.bytes(t); });
+  arrays["tensor_external"] =
+      per_tensor([&](TensorIdx t) { return graph.is_external(t); });
+  arrays["tensor_pinned"] =
+      per_tensor([&](TensorIdx t) { return graph.is_pinned(t); });
+  arrays["tensor_output"] =
+      per_tensor([&](TensorIdx t) { return graph.is_output(t); });
+  arrays["in_place"] = TableArray<3>(in_place);
+  arrays["overwrites"] = TableArray<3>(overwrites);
+  arrays["releases"] = nb::none();
+  if (!is_default) arrays["releases"] = TableArray<2>(releases);
+  return arrays;
+}
+
 }  // namespace
 
 void BindGraph(nb::module_& m) {
@@ -182,6 +249,8 @@ void BindGraph(nb::module_& m) {
           nb::rv_policy::reference,
           "int64 per tensor: the position after which it may no longer be "
           "recomputable, 2**63 - 1 if there is none.")
+      .def("arrays", &ArraysOf,
+           "The arguments that make this graph again, as a dict of new arrays.")
       .def("__repr__", [](const Graph& graph) {
         return "Graph(num_ops=" + std::to_string(graph.num_ops()) +
                ", num_tensors=" + std::to_string(graph.num_tensors()) + ")";

@@ -37,10 +37,12 @@ template <typename... Parts>
 template <typename Enum, size_t kSize>
 using Names = std::array<std::pair<const char*, Enum>, kSize>;
 
-constexpr Names<PolicyKind, 4> kPolicies{{{"coop", PolicyKind::kCoop},
-                                          {"dtr", PolicyKind::kDtr},
-                                          {"dte", PolicyKind::kDte},
-                                          {"search", PolicyKind::kSearch}}};
+constexpr Names<PolicyKind, 5> kPolicies{
+    {{"coop", PolicyKind::kCoop},
+     {"dtr", PolicyKind::kDtr},
+     {"dte", PolicyKind::kDte},
+     {"lookahead", PolicyKind::kLookahead},
+     {"search", PolicyKind::kSearch}}};
 constexpr Names<Neighbourhood, 3> kNeighbourhoods{
     {{"estar", Neighbourhood::kExact},
      {"eq", Neighbourhood::kComponents},
@@ -82,17 +84,18 @@ void BindOptions(nb::module_& m) {
 What a caller may choose about a plan.
 
 Arguments:
-  policy: "coop", one of its baselines "dtr" and "dte", or "search", which
-    compares whole plans and is never worse than the others.
+  policy: "coop", one of its baselines "dtr" and "dte", "lookahead" (Coop with
+    exact next uses in place of staleness), or "search", which compares whole
+    plans and is never worse than the others.
   alignment: every block starts at a multiple of it; a power of two.
   sliding_window: (coop) off: one tensor at a time, as in DTE.
-  partition: (coop) cheap operations' outputs at the high end of the pool, the
-    others at the low end.
-  recomputable_in_place: (coop) an output may overwrite an input that is needed
-    later but can be recomputed. Off: copy on write, unless `copy_on_write` says
-    otherwise.
-  density_threshold: (coop) seconds per byte below which an operation is cheap.
-    Default: Otsu's split of the graph's operations.
+  partition: (coop, lookahead) cheap operations' outputs at the high end of the
+    pool, the others at the low end.
+  recomputable_in_place: (coop, lookahead) an output may overwrite an input that
+    is needed later but can be recomputed. Off: copy on write, unless
+    `copy_on_write` says otherwise.
+  density_threshold: (coop, lookahead) seconds per byte below which an operation
+    is cheap. Default: Otsu's split of the graph's operations.
   copy_on_write: every output gets a fresh block, also over an input that nothing
     needs any more, and an overwritten pinned tensor moves. Default: True for the
     baselines.

@@ -161,7 +161,7 @@ class ProgramBuilder {
 
 PlanOptions RandomOptions(Random& random) {
   PlanOptions options;
-  options.policy = static_cast<PolicyKind>(random.Between(0, 3));
+  options.policy = static_cast<PolicyKind>(random.Between(0, 4));
   options.search_effort = 3000;
   options.packing_effort = 100'000;
   options.alignment = Bytes{1} << (2 * random.Between(0, 4));

@@ -4,7 +4,8 @@ import re
 
 import numpy as np
 import pytest
-from core.programs import NEVER, Op, Program, chain
+from core.programs import NEVER, Op, Program, chain, programs
+from hypothesis import given
 
 from coop_jax import _ext
 
@@ -194,3 +195,20 @@ def test_strided_arrays_are_read_correctly():
     arrays["tensor_bytes"] = np.repeat(arrays["tensor_bytes"], 2)[::2]
     arrays["in_place"] = np.asfortranarray(arrays["in_place"])
     assert _ext.Graph(**arrays).last_use.tolist() == [2, 1, 2, 2]
+
+
+@given(program=programs())
+def test_arrays_make_the_same_graph_again(program):
+    graph = program.graph()
+    arrays = graph.arrays()
+    again = _ext.Graph(**arrays)
+    for name, array in again.arrays().items():
+        np.testing.assert_array_equal(array, arrays[name])
+    for name in ("producer", "last_use", "evictable", "deadline"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(graph, name))
+
+
+def test_arrays_keep_releases():
+    program = Program([Op([], [0]), Op([0], [1])], [64, 64], releases=[(1, 0)])
+    assert program.graph().arrays()["releases"].tolist() == [[1, 0]]
+    assert Program(program.ops, [64, 64]).graph().arrays()["releases"] is None

@@ -74,7 +74,7 @@ def test_minimum_pool_refuses():
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(program=programs(), policy=st.sampled_from(["coop", "dtr", "dte"]))
+@given(program=programs(), policy=st.sampled_from(["coop", "dtr", "dte", "lookahead"]))
 def test_order_of_bound_minimum_and_peak(program, policy):
     graph = program.graph()
     options = _ext.PlanOptions(policy=policy, overhead_limit=50)

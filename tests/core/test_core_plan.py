@@ -40,6 +40,9 @@ OPTIONS = {
     "dtr_in_place": {"policy": "dtr", "copy_on_write": False},
     "dte": {"policy": "dte"},
     "dte_in_place": {"policy": "dte", "copy_on_write": False, "alignment": 1},
+    "lookahead": {"policy": "lookahead"},
+    "lookahead_one_side": {"policy": "lookahead", "partition": False, "alignment": 256},
+    "lookahead_copy_on_write": {"policy": "lookahead", "recomputable_in_place": False},
 }
 
 
@@ -126,6 +129,55 @@ def test_golden_recomputable_in_place():
     # Switched off, it has to go nevertheless.
     schedule = plan(program, 128, recomputable_in_place=False)
     assert steps_as_text(schedule) == "C0 C1 E0 C2 C3 F2 F3 C4 F1 F4 R0 C5 F0 F5"
+
+
+def test_lookahead_keeps_what_is_needed_soon():
+    program = Program(
+        [
+            Op([], [0], seconds=10),
+            Op([], [1], seconds=10),
+            Op([1], [2]),
+            Op([], [3]),
+            Op([0, 3], [4]),
+            Op([1], [5]),
+        ],
+        [64, 64, 0, 64, 0, 0],
+    )
+    # Tensor 0 is stale, but read next: Coop evicts it and has to evict 1 as well.
+    schedule = plan(program, 128)
+    assert schedule.statistics.recompute_seconds == 20
+    schedule = plan(program, 128, policy="lookahead")
+    assert steps_as_text(schedule) == "C0 C1 C2 F2 E1 C3 C4 F0 F3 F4 R1 C5 F1 F5"
+    assert schedule.statistics.recompute_seconds == 10
+
+
+def test_lookahead_keeps_the_way_back_to_what_is_needed_soon():
+    program = Program(
+        [
+            Op([], [0], seconds=10),
+            Op([0], [1], seconds=1),
+            Op([], [2], seconds=10),
+            Op([], [3]),
+            Op([3], [4]),
+            Op([1, 4], [5]),
+            Op([2], [6]),
+            Op([0], [7]),
+        ],
+        [64, 64, 64, 64, 64, 0, 0, 0],
+    )
+    # Tensor 1 goes for 3. Though 0 is read last of all, 1 needs it before 2 is read.
+    schedule = plan(program, 192, policy="lookahead")
+    assert steps_as_text(schedule) == (
+        "C0 C1 C2 E1 C3 E2 C4 F3 R1 C5 F1 F4 F5 R2 C6 F2 F6 C7 F0 F7"
+    )
+
+
+def test_lookahead_drops_for_free_what_is_never_needed_again():
+    # Tensor 0 is held for good, but nothing reads it any more: dear as it is, it goes.
+    ops = [Op([], [0], seconds=100), Op([], [1]), Op([], [2]), Op([1, 2], [3])]
+    program = Program(ops, [64, 64, 64, 0], releases=[(3, 1), (3, 2), (3, 3)])
+    schedule = plan(program, 128, policy="lookahead")
+    assert steps_as_text(schedule) == "C0 C1 E0 C2 C3 F1 F2 F3"
 
 
 def test_mutation_keeps_a_pinned_tensor_in_its_place():
@@ -298,7 +350,8 @@ def test_all_switches_agree_where_there_is_room_for_everything():
     ("options", "message"),
     [
         ({"policy": "best"},
-         "PlanOptions: `policy` must be one of 'coop', 'dtr', 'dte', got 'best'"),
+         "PlanOptions: `policy` must be one of 'coop', 'dtr', 'dte', 'lookahead', got "
+         "'best'"),
         ({"dtr_neighbourhood": "far"},
          "`dtr_neighbourhood` must be one of 'estar', 'eq', 'local', got 'far'"),
         ({"alignment": 0}, "`alignment` must be a power of two, got 0"),
@@ -317,6 +370,7 @@ def test_options_show_what_they_resolve_to():
     assert _ext.PlanOptions(recomputable_in_place=False).copy_on_write
     assert _ext.PlanOptions(policy="dtr").copy_on_write
     assert not _ext.PlanOptions(policy="dtr", copy_on_write=False).copy_on_write
+    assert not _ext.PlanOptions(policy="lookahead").copy_on_write
     assert _ext.PlanOptions(policy="dte").policy == "dte"
     assert _ext.PlanOptions().dtr_neighbourhood == "eq"
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from coop_jax import _ext
 
 EFFORT = 20_000
-ONLINE = ("coop", "dtr", "dte")
+ONLINE = ("coop", "lookahead", "dtr", "dte")
 
 
 def search_options(**options):

@@ -20,7 +20,7 @@ from paper.replay import replay
 from coop_jax import _ext
 
 
-@pytest.mark.parametrize("policy", ["coop", "dtr", "dte"])
+@pytest.mark.parametrize("policy", ["coop", "dtr", "dte", "lookahead"])
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs(), tightness=st.sampled_from([0.0, 0.2]))
 def test_statistics_follow_from_the_schedule(policy, program, tightness):

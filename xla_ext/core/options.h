@@ -8,7 +8,7 @@
 
 namespace coop {
 
-enum class PolicyKind { kCoop, kDtr, kDte, kSearch };
+enum class PolicyKind { kCoop, kDtr, kDte, kLookahead, kSearch };
 
 // Which recomputation DTR charges to a tensor beside its own.
 enum class Neighbourhood {
@@ -21,7 +21,7 @@ struct PlanOptions {
   PolicyKind policy = PolicyKind::kCoop;
   Bytes alignment = 64;  // A power of two; every block is rounded up to it.
 
-  // Coop; each can be switched off alone.
+  // Coop; each can be switched off alone. Lookahead keeps the window.
   bool sliding_window = true;         // Off: one tensor at a time, as in DTE.
   bool partition = true;              // Cheap right, the others left.
   bool recomputable_in_place = true;  // Overwrite what can be recomputed.
@@ -52,10 +52,16 @@ struct PlanOptions {
   std::optional<double> overhead_limit;
 };
 
+// Cheap and expensive tensors at opposite ends, recomputable in-place.
+[[nodiscard]] inline bool LaysOutLikeCoop(const PlanOptions& options) {
+  return options.policy == PolicyKind::kCoop ||
+         options.policy == PolicyKind::kLookahead;
+}
+
 // The baselines, and Coop without recomputable in-place, copy on write.
 [[nodiscard]] inline bool CopiesOnWrite(const PlanOptions& options) {
   return options.copy_on_write.value_or(
-      options.policy != PolicyKind::kCoop || !options.recomputable_in_place);
+      !LaysOutLikeCoop(options) || !options.recomputable_in_place);
 }
 
 }  // namespace coop

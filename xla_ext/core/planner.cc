@@ -57,7 +57,8 @@ PlanResult PlanBySearch(const Graph& graph, Bytes capacity,
   std::optional<Schedule> best = SearchInPool(graph, capacity, options);
   std::optional<PlanFailure> failure;
   for (const PolicyKind policy :
-       {PolicyKind::kCoop, PolicyKind::kDtr, PolicyKind::kDte}) {
+       {PolicyKind::kCoop, PolicyKind::kLookahead, PolicyKind::kDtr,
+        PolicyKind::kDte}) {
     PlanOptions online = options;
     online.policy = policy;
     if (best) {

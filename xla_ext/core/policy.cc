@@ -16,6 +16,8 @@ std::unique_ptr<Policy> MakePolicy(const State& state,
       return MakeDtrPolicy(state, options);
     case PolicyKind::kDte:
       return MakeDtePolicy(state);
+    case PolicyKind::kLookahead:
+      return MakeLookaheadPolicy(state);
     case PolicyKind::kSearch:
       break;  // Not one of those that decide as they go.
   }

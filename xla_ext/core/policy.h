@@ -49,6 +49,7 @@ class Policy {
 // One per file, see there.
 [[nodiscard]] std::unique_ptr<Policy> MakeCoopPolicy(const State& state);
 [[nodiscard]] std::unique_ptr<Policy> MakeDtePolicy(const State& state);
+[[nodiscard]] std::unique_ptr<Policy> MakeLookaheadPolicy(const State& state);
 [[nodiscard]] std::unique_ptr<Policy> MakeDtrPolicy(
     const State& state, const PlanOptions& options);
 

@@ -61,7 +61,7 @@ class Simulator {
 
   const Graph& graph_;
   const PlanOptions& options_;
-  const bool is_coop_;
+  const bool lays_out_like_coop_;
   const bool copies_on_write_;
   State state_;
   RecomputeOrder recompute_order_;
@@ -81,7 +81,7 @@ Simulator::Simulator(const Graph& graph, Bytes capacity,
                      const PlanOptions& options)
     : graph_(graph),
       options_(options),
-      is_coop_(options.policy == PolicyKind::kCoop),
+      lays_out_like_coop_(LaysOutLikeCoop(options)),
       copies_on_write_(CopiesOnWrite(options)),
       state_(graph, capacity, options.alignment),
       recompute_order_(state_),
@@ -89,7 +89,7 @@ Simulator::Simulator(const Graph& graph, Bytes capacity,
   schedule_.capacity = capacity;
   schedule_.alignment = options.alignment;
   schedule_.copy_on_write = copies_on_write_;
-  if (is_coop_ && options.partition) {
+  if (lays_out_like_coop_ && options.partition) {
     density_threshold_ = options.density_threshold
                              ? *options.density_threshold
                              : DensityThreshold(graph);
@@ -113,6 +113,7 @@ bool Simulator::RunProgram() {
   if (!PlaceGraphInputs()) return false;
   ReleaseAfter(kNone);
   for (OpIdx op = 0; op < graph_.num_ops(); ++op) {
+    state_.position = op;
     if (!MakeResident(graph_.inputs(op), op)) return false;
     if (!Execute(StepKind::kCompute, op)) return false;
     ReleaseAfter(op);
@@ -283,7 +284,8 @@ TensorIdx Simulator::FindDeadInput(StepKind kind, OpIdx op,
 
 // The cheapest input that is needed later, but can be recomputed then.
 TensorIdx Simulator::FindConsumableInput(OpIdx op, TensorIdx output) {
-  if (copies_on_write_ || !is_coop_ || !options_.recomputable_in_place) {
+  if (copies_on_write_ || !lays_out_like_coop_ ||
+      !options_.recomputable_in_place) {
     return kNone;
   }
   TensorIdx cheapest = kNone;
@@ -329,7 +331,9 @@ void Simulator::Drop(TensorIdx t, StepKind kind) {
 
 // What can never be evicted goes left as well, out of the way of windows.
 Side Simulator::SideOf(OpIdx op, bool is_evictable) const {
-  if (!is_coop_ || !options_.partition || !is_evictable) return Side::kLeft;
+  if (!lays_out_like_coop_ || !options_.partition || !is_evictable) {
+    return Side::kLeft;
+  }
   const bool is_cheap = graph_.seconds(op) == 0 ||
                         CostDensity(graph_, op) < density_threshold_;
   return is_cheap ? Side::kRight : Side::kLeft;

@@ -38,6 +38,9 @@ struct State {
   const Graph& graph;
   Pool pool;
   std::vector<TensorState> tensors;
+  // The operation whose turn it is, also while others run again for it; at the
+  // end still the last one. kNone before the first.
+  Position position = kNone;
   // Simulated: the seconds of every operation run so far.
   Seconds clock = 0;
 };
