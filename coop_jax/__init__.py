@@ -7,6 +7,7 @@ where they live, so that the compiled step fits, and has XLA confirm it.
 import importlib.metadata
 
 from coop_jax.errors import InfeasibleBudgetError as InfeasibleBudgetError
+from coop_jax.fit import fit as fit
 from coop_jax.plan import PlanOptions as PlanOptions
 from coop_jax.report import Plan as Plan
 from coop_jax.train_step import RematTrainStep as RematTrainStep

@@ -1,232 +1,79 @@
-"""Fit: the pipeline from a traced step to a compiled step under a budget."""
+"""Fit: does a step fit on a device that need not be there, and at what cost?"""
 
 from __future__ import annotations
 
-import concurrent.futures
-import dataclasses
-import functools
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import jax
-
-from coop_jax import _compat, materialize
-from coop_jax.budget import format_bytes, resolve_budget
-from coop_jax.costs import aval_bytes, flops
-from coop_jax.graph import build_graph
-from coop_jax.measure import memory_figures
-from coop_jax.plan import PlanOptions, planner_options, unconstrained
-from coop_jax.program import Program
-from coop_jax.report import Plan, planned_plan, unmodified_plan
-from coop_jax.targets import target_of
-from coop_jax.trace import flatten
-from coop_jax.verify import BudgetSearch
+from coop_jax.plan import PlanOptions
+from coop_jax.report import Plan
+from coop_jax.train_step import RematTrainStep, remat_train_step
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class TracedStep:
-    """A traced step: its flat program, and how to jit another program in its place.
+def fit(
+    fn: Callable,
+    *args: Any,
+    target: str | None = None,
+    budget: int | str = "device",
+    planner: str | PlanOptions = "coop",
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
+    keep_unused: bool = False,
+    compiler_options: dict[str, Any] | None = None,
+    verbose: bool = False,
+    **kwargs: Any,
+) -> Plan:
+    """Would this training step fit there, and what would it cost?
 
-    Attributes:
-        program: the flat program.
-        fn: the function as given.
-        args, kwargs: the arguments it was traced for.
-        jit_options: as given to `jax.jit`.
-        out_tree: tree of the results.
-        drop_static: separates the dynamic arguments.
+    XLA compiles the step for the target, which need not be in this machine, and its own
+    figure answers. Nothing is run and no array is made::
+
+        print(coop_jax.fit(train_step, state, batch, target="h200", donate_argnums=0))
+
+    A GPU needs `jax[cuda13]` to be installed and a TPU `jax[tpu]`; neither needs the
+    device. JAX keeps three quarters of a GPU's memory for itself by default, so a step
+    planned to its full memory runs there with `XLA_CLIENT_MEM_FRACTION=.95`.
+
+    Arguments:
+        fn: the step, as for `remat_train_step`; plain or already jitted.
+        *args, **kwargs: its arguments: pytrees of arrays or `jax.ShapeDtypeStruct`s
+            (of `jax.eval_shape`), which keep their shapes and types. Pass by position
+            what is named like an argument below.
+        target: a name of `coop_jax.targets.names()`, such as `"h200"`, `"tpu v5e"` or
+            `"cpu"`; None for the devices that the arguments live on.
+        budget: as for `remat_train_step`; `"device"`, the target's memory less 5 %.
+            A CPU reports no memory: give bytes there.
+        planner, static_argnums, static_argnames, donate_argnums, donate_argnames,
+            keep_unused, compiler_options, verbose: as for `remat_train_step`.
+
+    Returns:
+        The plan: `is_unmodified` if the step fits as written; else what is recomputed,
+        at how many FLOPs. `measured_bytes` is XLA's figure, never above `budget_bytes`.
+
+    Raises:
+        InfeasibleBudgetError: if no plan fits; it names the smallest budget that does.
+        ValueError: if the target is not in the table, or the arguments are sharded.
+        ImportError: if XLA's compiler for the target is not installed; says which
+            package brings it.
+        RuntimeError: if that compiler cannot be used in this process; says how.
     """
-
-    program: Program
-    fn: Callable
-    args: tuple
-    kwargs: dict
-    jit_options: dict[str, Any]
-    out_tree: Any
-    drop_static: Callable[[tuple, dict], tuple[tuple, dict]]
-
-    @staticmethod
-    def trace(fn, jit_options, args, kwargs, drop_static) -> TracedStep:
-        jit_options = dict(jit_options)
-        is_jitted = hasattr(fn, "trace") and hasattr(fn, "lower")
-        if is_jitted and not jit_options:
-            traced = fn.trace(*args, **kwargs)
-            jit_options = _donation(traced, args)
-        else:
-            traced = jax.jit(fn, **jit_options).trace(*args, **kwargs)
-        infos = jax.tree.leaves(
-            traced.args_info, is_leaf=lambda x: isinstance(x, jax.stages.ArgInfo)
+    if isinstance(fn, RematTrainStep):
+        raise TypeError(
+            "`fit(fn, ...)` must be given the step as written. Got one made by "
+            f"`remat_train_step`, {fn!r}: call its `.plan(*args, target=...)`."
         )
-        return TracedStep(
-            program=flatten(traced.jaxpr, [info.donated for info in infos]),
-            fn=fn,
-            args=args,
-            kwargs=kwargs,
-            jit_options=jit_options,
-            out_tree=jax.tree.structure(traced.out_info),
-            drop_static=drop_static,
-        )
-
-    def function(self, program: Program) -> Callable:
-        """A program as a function with the step's own signature."""
-        run = _compat.jaxpr_as_fun(program.to_jaxpr())
-
-        def step(*args, **kwargs):
-            leaves = jax.tree.leaves(self.drop_static(args, kwargs))
-            return jax.tree.unflatten(self.out_tree, run(*leaves))
-
-        return functools.wraps(self.fn)(step)
-
-    def jit(self, program: Program) -> Any:
-        return jax.jit(self.function(program), **self.jit_options)
-
-    def lower(self, program: Program) -> Any:
-        """Lower a program in the step's place.
-
-        Without the warning about donated buffers that nothing can use: JAX has given it
-        for the step as written.
-        """
-        with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message="Some donated buffers were not usable"
-            )
-            return self.jit(program).lower(*self.args, **self.kwargs)
-
-    def compile(self, program: Program) -> Any:
-        return self.lower(program).compile()
-
-    def device(self) -> Any:
-        """One of the devices the step runs on."""
-        for leaf in jax.tree.leaves(self.drop_static(self.args, self.kwargs)):
-            sharding = getattr(leaf, "sharding", None)
-            if sharding is not None and not _compat.is_traced([leaf]):
-                return min(sharding.device_set, key=lambda d: d.id)
-        return _compat.default_device()
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class FittedStep:
-    """A step that keeps its budget: XLA's executable, its jit, and the plan."""
-
-    compiled: Any
-    jitted: Any
-    plan: Plan
-
-
-def fit_step(
-    traced: TracedStep,
-    budget: int | str,
-    planner: str | PlanOptions,
-    log: Callable[[str], None],
-) -> FittedStep:
-    """Trace -> materialise -> graph -> plan -> rewrite -> compile -> verify."""
-    as_written, compiled = _compile_both(traced)
-    unmodified_bytes = memory_figures(as_written).total_bytes
-    figures = memory_figures(compiled)
-    num_compilations = 2
-    device = traced.device()
-    budget_bytes = resolve_budget(budget, unmodified_bytes, device)
-    log(
-        f"unmodified step: {format_bytes(unmodified_bytes)}, budget "
-        f"{format_bytes(budget_bytes)}"
+    step = remat_train_step(
+        fn,
+        budget=budget,
+        planner=planner,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        donate_argnums=donate_argnums,
+        donate_argnames=donate_argnames,
+        keep_unused=keep_unused,
+        compiler_options=compiler_options,
+        verbose=verbose,
     )
-    target = target_of(device)
-    options = planner_options(planner, target.alignment_bytes)
-    if unmodified_bytes <= budget_bytes:
-        total_flops = sum(map(flops, traced.program.eqns))
-        plan = unmodified_plan(
-            budget_bytes, unmodified_bytes, num_compilations, total_flops
-        )
-        return FittedStep(as_written, jax.jit(traced.fn, **traced.jit_options), plan)
-    graph = build_graph(
-        traced.program, materialize.of_compiled(traced.program, compiled), target
-    )
-    del as_written, compiled
-    log(f"graph: {graph}")
-    search = BudgetSearch(
-        graph, options, figures.fixed_bytes, device.platform, traced.compile, log
-    )
-    best = search.run(budget_bytes)
-    plan = planned_plan(
-        budget_bytes,
-        unmodified_bytes,
-        num_compilations + search.num_compilations,
-        graph,
-        best,
-    )
-    return FittedStep(best.compiled, traced.jit(best.candidate.program), plan)
-
-
-def _compile_both(traced: TracedStep) -> tuple[Any, Any]:
-    """The step as written, whose need the plan is compared with, and the tagged flat
-    program, which says what XLA stores. They differ: inlining dissolves the user's
-    `jax.checkpoint`s, and merging equal broadcasts early already saves memory."""
-    as_written = jax.jit(traced.fn, **traced.jit_options)
-    lowered = as_written.lower(*traced.args, **traced.kwargs)
-    tagged = traced.lower(materialize.tag(traced.program))
-
-    def compile_tagged() -> Any:
-        with _compat.without_compilation_cache():
-            return tagged.compile()
-
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        future = pool.submit(compile_tagged)
-        return lowered.compile(), future.result()
-
-
-def predict_step(
-    traced: TracedStep, budget: int | str, planner: str | PlanOptions
-) -> Callable:
-    """The rewritten step as a function, from the prediction alone.
-
-    For tracing under an outer transformation, where nothing can be compiled.
-    """
-    device = _compat.default_device()
-    target = target_of(device)
-    options = planner_options(planner, target.alignment_bytes)
-    program = traced.program
-    graph = build_graph(program, materialize.from_rules(program), target)
-    fixed_bytes = _predicted_fixed_bytes(program)
-    unmodified = unconstrained(graph, options).statistics.peak_bytes + fixed_bytes
-    budget_bytes = resolve_budget(budget, unmodified, device)
-    if unmodified <= budget_bytes:
-        return traced.function(program)
-    search = BudgetSearch(
-        graph, options, fixed_bytes, device.platform, traced.compile, lambda line: None
-    )
-    return traced.function(search.predict(budget_bytes).program)
-
-
-def _predicted_fixed_bytes(program: Program) -> int:
-    inputs = sum(aval_bytes(v.aval) for v in program.invars)
-    outputs = sum(aval_bytes(v.aval) for v in program.outvars)
-    donated = sum(
-        aval_bytes(v.aval)
-        for v, is_donated in zip(program.invars, program.donated, strict=True)
-        if is_donated
-    )
-    return inputs + max(0, outputs - donated)
-
-
-def _donation(traced: Any, args: tuple) -> dict[str, Any]:
-    """`donate_argnums`/`donate_argnames` of a function that is already jitted."""
-    infos, named_infos = traced.args_info
-    if len(infos) != len(args):
-        raise ValueError(
-            "`remat_train_step(fn, ...)` got a jitted function with static arguments, "
-            "which it cannot see from outside. Pass the function without `jax.jit` and "
-            "give `static_argnums=`/`static_argnames=` to `remat_train_step`."
-        )
-
-    def is_donated(info: Any) -> bool:
-        leaves = jax.tree.leaves(info, is_leaf=lambda x: isinstance(x, jax.stages.ArgInfo))
-        return bool(leaves) and all(leaf.donated for leaf in leaves)
-
-    nums = tuple(i for i, info in enumerate(infos) if is_donated(info))
-    names = tuple(k for k, info in named_infos.items() if is_donated(info))
-    options: dict[str, Any] = {}
-    if nums:
-        options["donate_argnums"] = nums
-    if names:
-        options["donate_argnames"] = names
-    return options
+    return step.plan_for(target, args, kwargs)

@@ -1,0 +1,236 @@
+"""Pipeline: from a traced step to a compiled step under a budget."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from coop_jax import _compat, materialize
+from coop_jax.budget import format_bytes, resolve_budget
+from coop_jax.costs import aval_bytes, flops
+from coop_jax.graph import build_graph
+from coop_jax.measure import compile_measured, memory_figures
+from coop_jax.plan import PlanOptions, planner_options, unconstrained
+from coop_jax.program import Program
+from coop_jax.report import Plan, planned_plan, unmodified_plan
+from coop_jax.targets import target_of
+from coop_jax.trace import flatten
+from coop_jax.verify import BudgetSearch
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TracedStep:
+    """A traced step: its flat program, and how to jit another program in its place.
+
+    Attributes:
+        program: the flat program.
+        fn: the function as given.
+        args, kwargs: the arguments it was traced for.
+        jit_options: as given to `jax.jit`.
+        out_tree: tree of the results.
+        drop_static: separates the dynamic arguments.
+    """
+
+    program: Program
+    fn: Callable
+    args: tuple
+    kwargs: dict
+    jit_options: dict[str, Any]
+    out_tree: Any
+    drop_static: Callable[[tuple, dict], tuple[tuple, dict]]
+
+    @staticmethod
+    def trace(fn, jit_options, args, kwargs, drop_static) -> TracedStep:
+        jit_options = dict(jit_options)
+        is_jitted = hasattr(fn, "trace") and hasattr(fn, "lower")
+        if is_jitted and not jit_options:
+            traced = fn.trace(*args, **kwargs)
+            jit_options = _donation(traced, args)
+        else:
+            traced = jax.jit(fn, **jit_options).trace(*args, **kwargs)
+        infos = jax.tree.leaves(
+            traced.args_info, is_leaf=lambda x: isinstance(x, jax.stages.ArgInfo)
+        )
+        return TracedStep(
+            program=flatten(traced.jaxpr, [info.donated for info in infos]),
+            fn=fn,
+            args=args,
+            kwargs=kwargs,
+            jit_options=jit_options,
+            out_tree=jax.tree.structure(traced.out_info),
+            drop_static=drop_static,
+        )
+
+    def function(self, program: Program) -> Callable:
+        """A program as a function with the step's own signature."""
+        run = _compat.jaxpr_as_fun(program.to_jaxpr())
+
+        def step(*args, **kwargs):
+            leaves = jax.tree.leaves(self.drop_static(args, kwargs))
+            return jax.tree.unflatten(self.out_tree, run(*leaves))
+
+        return functools.wraps(self.fn)(step)
+
+    def jit(self, program: Program) -> Any:
+        return jax.jit(self.function(program), **self.jit_options)
+
+    def lower(self, program: Program) -> Any:
+        """Lower a program in the step's place.
+
+        Without the warning about donated buffers that nothing can use: JAX has given it
+        for the step as written.
+        """
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message="Some donated buffers were not usable"
+            )
+            return self.jit(program).lower(*self.args, **self.kwargs)
+
+    def compile(self, program: Program) -> Any:
+        return self.lower(program).compile()
+
+    def device(self) -> Any:
+        """One of the devices the step runs on."""
+        for leaf in jax.tree.leaves(self.drop_static(self.args, self.kwargs)):
+            sharding = getattr(leaf, "sharding", None)
+            if sharding is not None and not _compat.is_traced([leaf]):
+                return min(sharding.device_set, key=lambda d: d.id)
+        return _compat.default_device()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FittedStep:
+    """A step that keeps its budget: XLA's executable, its jit, and the plan."""
+
+    compiled: Any
+    jitted: Any
+    plan: Plan
+
+
+def fit_step(
+    traced: TracedStep,
+    budget: int | str,
+    planner: str | PlanOptions,
+    log: Callable[[str], None],
+) -> FittedStep:
+    """Trace -> materialise -> graph -> plan -> rewrite -> compile -> verify."""
+    as_written, unmodified_bytes, tagged = _compile_both(traced)
+    num_compilations = 2
+    device = traced.device()
+    budget_bytes = resolve_budget(budget, unmodified_bytes, device)
+    log(
+        f"unmodified step: {format_bytes(unmodified_bytes)}, budget "
+        f"{format_bytes(budget_bytes)}"
+    )
+    target = target_of(device)
+    options = planner_options(planner, target.alignment_bytes)
+    if as_written is not None and unmodified_bytes <= budget_bytes:
+        total_flops = sum(map(flops, traced.program.eqns))
+        plan = unmodified_plan(
+            device, budget_bytes, unmodified_bytes, num_compilations, total_flops
+        )
+        return FittedStep(as_written, jax.jit(traced.fn, **traced.jit_options), plan)
+    if tagged is None:
+        materialization = materialize.from_rules(traced.program)
+        fixed_bytes = _predicted_fixed_bytes(traced.program)
+    else:
+        materialization = materialize.of_compiled(traced.program, tagged)
+        fixed_bytes = memory_figures(tagged).fixed_bytes
+    graph = build_graph(traced.program, materialization, target)
+    del as_written, tagged
+    log(f"graph: {graph}")
+    search = BudgetSearch(graph, options, fixed_bytes, device.platform, traced.compile, log)
+    best = search.run(budget_bytes)
+    plan = planned_plan(
+        device,
+        budget_bytes,
+        unmodified_bytes,
+        num_compilations + search.num_compilations,
+        graph,
+        best,
+    )
+    return FittedStep(best.compiled, traced.jit(best.candidate.program), plan)
+
+
+def _compile_both(traced: TracedStep) -> tuple[Any, int, Any]:
+    """The step as written with its need, which the plan is compared with, and the tagged
+    flat program, which says what XLA stores. They differ: inlining dissolves the user's
+    `jax.checkpoint`s, and merging equal broadcasts early already saves memory. Either is
+    None where XLA refuses to compile what the device cannot hold."""
+    as_written = jax.jit(traced.fn, **traced.jit_options)
+    lowered = as_written.lower(*traced.args, **traced.kwargs)
+    tagged = traced.lower(materialize.tag(traced.program))
+    fixed_bytes = _predicted_fixed_bytes(traced.program)
+
+    def compile_tagged() -> Any:
+        with _compat.without_compilation_cache():
+            return compile_measured(tagged.compile, fixed_bytes)[0]
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        future = pool.submit(compile_tagged)
+        compiled, unmodified_bytes = compile_measured(lowered.compile, fixed_bytes)
+        return compiled, unmodified_bytes, future.result()
+
+
+def predict_step(
+    traced: TracedStep, budget: int | str, planner: str | PlanOptions
+) -> Callable:
+    """The rewritten step as a function, from the prediction alone.
+
+    For tracing under an outer transformation, where nothing can be compiled.
+    """
+    device = _compat.default_device()
+    target = target_of(device)
+    options = planner_options(planner, target.alignment_bytes)
+    program = traced.program
+    graph = build_graph(program, materialize.from_rules(program), target)
+    fixed_bytes = _predicted_fixed_bytes(program)
+    unmodified = unconstrained(graph, options).statistics.peak_bytes + fixed_bytes
+    budget_bytes = resolve_budget(budget, unmodified, device)
+    if unmodified <= budget_bytes:
+        return traced.function(program)
+    search = BudgetSearch(
+        graph, options, fixed_bytes, device.platform, traced.compile, lambda line: None
+    )
+    return traced.function(search.predict(budget_bytes).program)
+
+
+def _predicted_fixed_bytes(program: Program) -> int:
+    inputs = sum(aval_bytes(v.aval) for v in program.invars)
+    outputs = sum(aval_bytes(v.aval) for v in program.outvars)
+    donated = sum(
+        aval_bytes(v.aval)
+        for v, is_donated in zip(program.invars, program.donated, strict=True)
+        if is_donated
+    )
+    return inputs + max(0, outputs - donated)
+
+
+def _donation(traced: Any, args: tuple) -> dict[str, Any]:
+    """`donate_argnums`/`donate_argnames` of a function that is already jitted."""
+    infos, named_infos = traced.args_info
+    if len(infos) != len(args):
+        raise ValueError(
+            "`remat_train_step(fn, ...)` got a jitted function with static arguments, "
+            "which it cannot see from outside. Pass the function without `jax.jit` and "
+            "give `static_argnums=`/`static_argnames=` to `remat_train_step`."
+        )
+
+    def is_donated(info: Any) -> bool:
+        leaves = jax.tree.leaves(info, is_leaf=lambda x: isinstance(x, jax.stages.ArgInfo))
+        return bool(leaves) and all(leaf.donated for leaf in leaves)
+
+    nums = tuple(i for i, info in enumerate(infos) if is_donated(info))
+    names = tuple(k for k, info in named_infos.items() if is_donated(info))
+    options: dict[str, Any] = {}
+    if nums:
+        options["donate_argnums"] = nums
+    if names:
+        options["donate_argnames"] = names
+    return options
