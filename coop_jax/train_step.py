@@ -13,7 +13,7 @@ import jax
 
 from coop_jax import _compat
 from coop_jax.budget import check_budget, format_bytes
-from coop_jax.fit import FittedStep, TracedStep, fit_step, predict_step
+from coop_jax.pipeline import FittedStep, TracedStep, fit_step, predict_step
 from coop_jax.plan import PlanOptions, planner_options
 from coop_jax.report import Plan
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coop_jax import materialize
-from coop_jax.fit import TracedStep
+from coop_jax.pipeline import TracedStep
 from coop_jax.graph import StepGraph, build_graph
 from coop_jax.targets import Target
 

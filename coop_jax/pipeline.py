@@ -1,4 +1,4 @@
-"""Fit: the pipeline from a traced step to a compiled step under a budget."""
+"""Pipeline: from a traced step to a compiled step under a budget."""
 
 from __future__ import annotations
 
