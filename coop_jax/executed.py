@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from coop_jax import _compat
@@ -21,7 +22,7 @@ from coop_jax.costs import flops
 from coop_jax.merge import equation_key
 from coop_jax.placement import fence_equation
 from coop_jax.program import Program
-from coop_jax.trace import flatten
+from coop_jax.trace import CHECKPOINTS, flatten
 
 _BARRIERS = ("coop_fence", "optimization_barrier")
 
@@ -97,13 +98,25 @@ def executed(closed: Any, donated: tuple[bool, ...]) -> Executed:
 
 def saved_names(closed: Any) -> frozenset[str]:
     """The names that `jax.ad_checkpoint.checkpoint_name` gave to values of a step."""
-    names, todo = set(), [closed]
+    return frozenset(
+        eqn.params["name"] for eqn in _all_equations(closed) if eqn.primitive.name == "name"
+    )
+
+
+def recomputes(closed: Any) -> bool:
+    """Does a step hold a `jax.checkpoint` that was differentiated?"""
+    return any(
+        eqn.primitive.name in CHECKPOINTS and eqn.params.get("differentiated")
+        for eqn in _all_equations(closed)
+    )
+
+
+def _all_equations(closed: Any) -> Iterator[Any]:
+    todo = [closed]
     while todo:
         jaxpr, _ = _compat.open_jaxpr(todo.pop())
         for eqn in jaxpr.eqns:
-            if eqn.primitive.name == "name":
-                names.add(eqn.params["name"])
+            yield eqn
             for value in eqn.params.values():
                 nested = value if isinstance(value, (tuple, list)) else (value,)
                 todo += [v for v in nested if _compat.is_jaxpr(v)]
-    return frozenset(names)

@@ -37,7 +37,7 @@ _CALLS = {
 
 
 # Calls whose lowering puts a barrier around the recomputation inside of them.
-_CHECKPOINTS = ("remat", "remat2", "checkpoint")
+CHECKPOINTS = ("remat", "remat2", "checkpoint")
 
 Barrier = Callable[[Sequence[Any], Sequence[Any]], Any]
 
@@ -122,7 +122,7 @@ class _Inliner:
         out_shardings = eqn.params.get("out_shardings") or unspecified
         invars = self._constrain(invars, in_shardings, info)
         if self._barrier is not None and _keeps_apart(eqn):
-            invars = self._behind_barrier(invars)
+            invars = self._behind_barrier(invars, self._barrier)
         outvars = self.inline(
             inner,
             invars,
@@ -131,11 +131,11 @@ class _Inliner:
         )
         return self._constrain(outvars, out_shardings, info)
 
-    def _behind_barrier(self, atoms) -> list[Any]:
+    def _behind_barrier(self, atoms, barrier: Barrier) -> list[Any]:
         after = [v if isinstance(v, Literal) else _compat.new_var(v.aval) for v in atoms]
         # One for each, so that a value that only a dead equation reads is dead, too.
         self.eqns += [
-            self._barrier([v], [same])
+            barrier([v], [same])
             for v, same in zip(atoms, after, strict=True)
             if not isinstance(v, Literal)
         ]
@@ -163,7 +163,7 @@ def _called_jaxpr(eqn: Any) -> Any | None:
 
 def _keeps_apart(eqn: Any) -> bool:
     """Is it a `jax.checkpoint` whose recomputation JAX lowers behind a barrier?"""
-    if eqn.primitive.name not in _CHECKPOINTS or not eqn.params.get("differentiated"):
+    if eqn.primitive.name not in CHECKPOINTS or not eqn.params.get("differentiated"):
         return False
     prevents = eqn.params.get("prevent_cse", True)
     return any(prevents) if isinstance(prevents, tuple) else bool(prevents)
