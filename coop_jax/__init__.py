@@ -10,6 +10,7 @@ from coop_jax.compare import compare as compare
 from coop_jax.comparison import Comparison as Comparison
 from coop_jax.comparison import Row as Row
 from coop_jax.errors import InfeasibleBudgetError as InfeasibleBudgetError
+from coop_jax.fit import fit as fit
 from coop_jax.plan import PlanOptions as PlanOptions
 from coop_jax.report import Plan as Plan
 from coop_jax.train_step import RematTrainStep as RematTrainStep

@@ -23,6 +23,7 @@ from jax._src import source_info_util as _source_info_util
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import mlir as _mlir
+from jax._src.lib import _jax as _jaxlib
 from jax._src.lib.mlir import ir as _ir
 from jax._src.lib.mlir.dialects import hlo as _hlo
 
@@ -204,3 +205,8 @@ def default_device() -> Any:
     if device is None or isinstance(device, str):
         return jax.devices(device)[0]
     return device
+
+
+def is_absent(device: Any) -> bool:
+    """Can the device only be compiled for (it comes from a topology description)?"""
+    return isinstance(getattr(device, "client", None), _jaxlib.CompileOnlyPyClient)

@@ -7,6 +7,8 @@ import numbers
 import re
 from typing import Any
 
+from coop_jax.targets import memory_bytes
+
 _UNITS = {
     "b": 1,
     "kb": 10**3,
@@ -54,7 +56,7 @@ def resolve_budget(budget: int | str, unmodified_bytes: int, device: Any) -> int
 
     Arguments:
         unmodified_bytes: what the step needs as written; `"60%"` refers to it.
-        device: the JAX device whose limit `"device"` refers to.
+        device: the JAX device, present or absent, whose memory `"device"` refers to.
     """
     if isinstance(budget, int):
         return budget
@@ -78,13 +80,13 @@ def _parse(budget: str) -> tuple[float, str]:
 
 
 def _device_limit(device: Any) -> int:
-    stats = device.memory_stats()
-    if not stats or "bytes_limit" not in stats:
+    limit = memory_bytes(device)
+    if limit is None:
         raise ValueError(
             '`remat_train_step(budget="device")` needs a device that reports its memory '
             f'limit; {device} does not. Give the budget in bytes, e.g. budget="12GiB".'
         )
-    return math.floor(stats["bytes_limit"] * (1 - _DEVICE_MARGIN))
+    return math.floor(limit * (1 - _DEVICE_MARGIN))
 
 
 def format_bytes(count: int | float) -> str:

@@ -135,7 +135,7 @@ def fit_step(
     if unmodified_bytes <= budget_bytes:
         total_flops = sum(map(flops, traced.program.eqns))
         plan = unmodified_plan(
-            budget_bytes, unmodified_bytes, num_compilations, total_flops
+            device, budget_bytes, unmodified_bytes, num_compilations, total_flops
         )
         return FittedStep(as_written, jax.jit(traced.fn, **traced.jit_options), plan)
     graph = build_graph(
@@ -148,6 +148,7 @@ def fit_step(
     )
     best = search.run(budget_bytes)
     plan = planned_plan(
+        device,
         budget_bytes,
         unmodified_bytes,
         num_compilations + search.num_compilations,

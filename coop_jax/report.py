@@ -10,6 +10,7 @@ from coop_jax import _compat
 from coop_jax.budget import format_bytes
 from coop_jax.graph import StepGraph
 from coop_jax.segments import Segment
+from coop_jax.targets import known_target, memory_bytes
 from coop_jax.verify import Measured
 
 _LINES_IN_REPORT = 5
@@ -30,6 +31,9 @@ class Plan:
     """How a step was made to fit; prints as a short report.
 
     Attributes:
+        target: the device that the step was compiled for, by the name that `target=`
+            takes where it has one.
+        target_bytes: that device's memory, None if it is not known (CPU).
         budget_bytes: the bytes that were allowed.
         unmodified_bytes: XLA's figure for the step as written.
         predicted_bytes: what the planner expected for this plan before it was compiled.
@@ -43,6 +47,8 @@ class Plan:
         schedule: the schedule of the planner, None if the step is left as it is.
     """
 
+    target: str
+    target_bytes: int | None
     budget_bytes: int
     unmodified_bytes: int
     predicted_bytes: int
@@ -60,6 +66,10 @@ class Plan:
         """The step fits as it is: nothing was changed."""
         return self.schedule is None
 
+    def _device(self) -> str:
+        memory = self.target_bytes
+        return self.target + ("" if memory is None else f" ({format_bytes(memory)})")
+
     def __str__(self) -> str:
         def line(name: str, count: int | None) -> str:
             if count is None:
@@ -68,7 +78,8 @@ class Plan:
             return f"  {name:<12} {format_bytes(count):>12}  {ratio:6.1%}"
 
         lines = [
-            "coop_jax plan" + (": the step fits as written" * self.is_unmodified),
+            f"coop_jax plan for {self._device()}"
+            + (": the step fits as written" * self.is_unmodified),
             line("unmodified", self.unmodified_bytes),
             line("budget", self.budget_bytes),
             line("predicted", self.predicted_bytes),
@@ -93,10 +104,16 @@ class Plan:
 
 
 def unmodified_plan(
-    budget_bytes: int, unmodified_bytes: int, num_compilations: int, total_flops: int
+    device: Any,
+    budget_bytes: int,
+    unmodified_bytes: int,
+    num_compilations: int,
+    total_flops: int,
 ) -> Plan:
     """The plan of a step that fits as it is."""
     return Plan(
+        target=_name(device),
+        target_bytes=memory_bytes(device),
         budget_bytes=budget_bytes,
         unmodified_bytes=unmodified_bytes,
         predicted_bytes=unmodified_bytes,
@@ -112,6 +129,7 @@ def unmodified_plan(
 
 
 def planned_plan(
+    device: Any,
     budget_bytes: int,
     unmodified_bytes: int,
     num_compilations: int,
@@ -122,6 +140,8 @@ def planned_plan(
     chosen = measured.candidate
     again = _recomputations(graph, chosen.segments)
     return Plan(
+        target=_name(device),
+        target_bytes=memory_bytes(device),
         budget_bytes=budget_bytes,
         unmodified_bytes=unmodified_bytes,
         predicted_bytes=chosen.predicted_bytes,
@@ -134,6 +154,12 @@ def planned_plan(
         recomputations=again,
         schedule=chosen.schedule,
     )
+
+
+def _name(device: Any) -> str:
+    """What the table calls a device, or else what the device calls itself."""
+    target = known_target(device)
+    return device.device_kind if target is None else target.name
 
 
 def _recomputations(graph: StepGraph, segments: list[Segment]) -> tuple[Recomputation, ...]:

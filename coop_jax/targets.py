@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from coop_jax import _compat
+
 
 @dataclasses.dataclass(frozen=True)
 class Target:
@@ -24,6 +26,8 @@ class Target:
         flops_per_second: dense matrix rate by element width in bits, 32 and 16.
         bytes_per_second: main memory bandwidth.
         alignment_bytes: alignment of XLA's buffers.
+        memory_bytes: the device's main memory as XLA sees it, None if not known.
+        device_kind: what is peculiar to JAX's `device_kind`, in lower case.
     """
 
     name: str
@@ -31,35 +35,58 @@ class Target:
     flops_per_second: dict[int, float]
     bytes_per_second: float
     alignment_bytes: int
+    memory_bytes: int | None = None
+    device_kind: str | None = None
 
     def matrix_rate(self, itemsize: int) -> float:
         return self.flops_per_second[16 if itemsize <= 2 else 32]
 
 
 # Vendors' data sheets: dense rates without sparsity (32: TF32 on NVIDIA, which is XLA's
-# default matmul precision there; bf16 passes on TPU), memory bandwidth.
-_TABLE = {
-    target.name: target
-    for target in (
-        Target("a100", "gpu", {32: 156e12, 16: 312e12}, 2.0e12, 256),
-        Target("h100", "gpu", {32: 494e12, 16: 989e12}, 3.35e12, 256),
-        Target("h200", "gpu", {32: 494e12, 16: 989e12}, 4.8e12, 256),
-        Target("tpu v4", "tpu", {32: 275e12, 16: 275e12}, 1.2e12, 512),
-        Target("tpu v5e", "tpu", {32: 197e12, 16: 197e12}, 0.82e12, 512),
-        Target("tpu v5p", "tpu", {32: 459e12, 16: 459e12}, 2.77e12, 512),
-    )
-}
+# default matmul precision there; bf16 passes on TPU), memory bandwidth. Memory is what
+# the driver or XLA:TPU leaves to a program, a little less than the data sheet's.
+# Rows: name, platform, rates, bytes/s, alignment, memory, device kind.
+_GIB = 2**30
+_ROWS = (
+    ("a100", "gpu", {32: 156e12, 16: 312e12}, 2.0e12, 256, 85_100_068_864, "a100"),
+    ("h100", "gpu", {32: 494e12, 16: 989e12}, 3.35e12, 256, 84_942_979_072, "h100"),
+    ("h200", "gpu", {32: 494e12, 16: 989e12}, 4.8e12, 256, 151_397_597_184, "h200"),
+    ("b200", "gpu", {32: 1.1e15, 16: 2.2e15}, 7.7e12, 256, 191_514_411_008, "b200"),
+    ("tpu v4", "tpu", {32: 275e12, 16: 275e12}, 1.2e12, 512, 32 * _GIB, "tpu v4"),
+    ("tpu v5e", "tpu", {32: 197e12, 16: 197e12}, 0.82e12, 512, 16 * _GIB, "tpu v5 lite"),
+    ("tpu v5p", "tpu", {32: 459e12, 16: 459e12}, 2.77e12, 512, 95 * _GIB, "tpu v5"),
+    ("tpu v6e", "tpu", {32: 918e12, 16: 918e12}, 1.64e12, 512, 32 * _GIB, "tpu v6 lite"),
+)
+_TABLE = {row[0]: Target(*row) for row in _ROWS}
+
+
+def names() -> list[str]:
+    """The names that `target=` takes."""
+    return ["cpu", *_TABLE]
 
 
 def named(name: str) -> Target:
-    """The target of a name such as `"a100"`: no device is needed."""
-    target = _TABLE.get(name.lower())
+    """The target of a name such as `"h200"` or `"tpu v5e"`: no device is needed."""
+    words = name.lower().replace("-", " ").replace("_", " ").split()
+    key = " ".join(words)
+    if key == "cpu":
+        return local_cpu()
+    target = _TABLE.get(key) or _TABLE.get(f"tpu {key}")
     if target is None:
         raise ValueError(
-            f"`targets.named(name)` must be one of {', '.join(map(repr, _TABLE))}. "
-            f"Got {name!r}. For another device, make a `coop_jax.targets.Target`."
+            f"`target=` must be one of {', '.join(map(repr, names()))}. Got {name!r}. "
+            "For another device, put its sharding on the arguments, or make a "
+            "`coop_jax.targets.Target`."
         )
     return target
+
+
+def known_target(device: Any) -> Target | None:
+    """The row of the table that describes a JAX device, if there is one."""
+    kind = device.device_kind.lower()
+    rows = [t for t in _TABLE.values() if t.device_kind and t.device_kind in kind]
+    # "tpu v5" (v5p) is also the beginning of "tpu v5 lite" (v5e).
+    return max(rows, key=lambda t: len(t.device_kind or ""), default=None)
 
 
 def target_of(device: Any) -> Target:
@@ -70,11 +97,19 @@ def target_of(device: Any) -> Target:
     """
     if device.platform == "cpu":
         return local_cpu()
-    kind = device.device_kind.lower()
-    for name, target in _TABLE.items():
-        if name in kind:
-            return target
-    return _TABLE["h100"] if device.platform in ("gpu", "cuda") else _TABLE["tpu v5e"]
+    nearest = "h100" if device.platform in ("gpu", "cuda", "rocm") else "tpu v5e"
+    return known_target(device) or _TABLE[nearest]
+
+
+def memory_bytes(device: Any) -> int | None:
+    """How much memory a device offers, None where nobody says.
+
+    A device that is there is asked; for one that is not the table answers.
+    """
+    if _compat.is_absent(device):
+        target = known_target(device)
+        return target and target.memory_bytes
+    return (device.memory_stats() or {}).get("bytes_limit")
 
 
 def local_cpu() -> Target:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +10,8 @@ from typing import Any
 
 import jax
 
-from coop_jax import _compat
+from coop_jax import _compat, topology
+from coop_jax.arguments import StaticArguments, leaf_key
 from coop_jax.budget import check_budget, format_bytes
 from coop_jax.pipeline import FittedStep, TracedStep, fit_step, predict_step
 from coop_jax.plan import PlanOptions, planner_options
@@ -121,7 +121,7 @@ class RematTrainStep:
         self._planner = planner
         self._jit_options = jit_options
         self._verbose = verbose
-        self._static = _StaticArguments(fn, jit_options)
+        self._static = StaticArguments(fn, jit_options)
         self._fitted: dict[Any, FittedStep] = {}
         self._lock = threading.RLock()
 
@@ -133,8 +133,31 @@ class RematTrainStep:
         fitted = self._fit(args, kwargs)
         return fitted.compiled(*dynamic[0], **dynamic[1])
 
-    def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """The plan for these arguments (arrays or `jax.ShapeDtypeStruct`s)."""
+    def plan(self, *args: Any, target: Any = None, **kwargs: Any) -> Plan:
+        """The plan for these arguments (arrays or `jax.ShapeDtypeStruct`s).
+
+        Arguments:
+            target: None for the devices that the arguments live on, or the name of one
+                that need not be there: `"h200"`, `"tpu v5e"`, `"cpu"`
+                (`coop_jax.targets.names()` lists them). Where the step itself takes an
+                argument called `target`, it is the step's: then use `plan_for`.
+
+        Raises:
+            InfeasibleBudgetError: if no plan fits.
+            ValueError: if the target's name is unknown or the arguments are sharded.
+            ImportError: if XLA's compiler for the target is not installed.
+        """
+        if target is not None and "target" in self._static.parameters:
+            kwargs, target = {**kwargs, "target": target}, None
+        return self.plan_for(target, args, kwargs)
+
+    def plan_for(self, target: str | None, args: tuple, kwargs: dict) -> Plan:
+        """As `plan`, without a way to confuse the target with the step's arguments."""
+        if target is not None:
+            device = topology.named_device(target)
+            args, kwargs = self._static.map_dynamic(
+                lambda tree: topology.placed(tree, device), args, kwargs
+            )
         return self._fit(args, kwargs).plan
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
@@ -180,7 +203,7 @@ class RematTrainStep:
         dynamic = self._static.drop(args, kwargs)
         leaves, tree = jax.tree.flatten(dynamic)
         static = self._static.values(args, kwargs)
-        key = tree, tuple(map(_leaf_key, leaves)), static, _compat.trace_context()
+        key = tree, tuple(map(leaf_key, leaves)), static, _compat.trace_context()
         try:
             hash(key)
         except TypeError as error:
@@ -193,60 +216,3 @@ class RematTrainStep:
     def _log(self, line: str) -> None:
         if self._verbose:
             print(f"[coop_jax] {line}", file=sys.stderr, flush=True)
-
-
-def _leaf_key(leaf: Any) -> Any:
-    """Type and placement of an argument leaf.
-
-    An array on the default device counts as one without a placement, so that the plan
-    made for `ShapeDtypeStruct`s or for the first call serves the later calls, too.
-    """
-    if not isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
-        return jax.typeof(leaf)
-    sharding = getattr(leaf, "sharding", None)
-    if sharding is not None and len(sharding.device_set) == 1:
-        [device] = sharding.device_set
-        sharding = None if device == _compat.default_device() else sharding
-    weak = getattr(leaf, "weak_type", False)
-    return leaf.shape, leaf.dtype, bool(weak), sharding
-
-
-class _StaticArguments:
-    """Which arguments are static, resolved by name and position as `jax.jit` does."""
-
-    def __init__(self, fn: Callable, jit_options: dict[str, Any]) -> None:
-        nums = _as_tuple(jit_options.get("static_argnums"))
-        names = _as_tuple(jit_options.get("static_argnames"))
-        try:
-            parameters = list(inspect.signature(fn).parameters.values())
-        except (ValueError, TypeError):
-            parameters = []
-        positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        self._nums = set(nums) | {positional.index(n) for n in names if n in positional}
-        self._names = set(names) | {
-            positional[i] for i in nums if -len(positional) <= i < len(positional)
-        }
-
-    def drop(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        """The dynamic arguments."""
-        nums = self._positions(args)
-        return (
-            tuple(a for i, a in enumerate(args) if i not in nums),
-            {k: v for k, v in kwargs.items() if k not in self._names},
-        )
-
-    def values(self, args: tuple, kwargs: dict) -> Any:
-        nums = self._positions(args)
-        return (
-            tuple((i, a) for i, a in enumerate(args) if i in nums),
-            tuple(sorted((k, v) for k, v in kwargs.items() if k in self._names)),
-        )
-
-    def _positions(self, args: tuple) -> set[int]:
-        return {i % len(args) for i in self._nums if -len(args) <= i < len(args)}
-
-
-def _as_tuple(value: Any) -> tuple:
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, (int, str)) else tuple(value)

@@ -16,9 +16,9 @@ import jax
 from budget_table import NETWORKS
 
 from coop_jax import materialize
-from coop_jax.pipeline import TracedStep
 from coop_jax.graph import build_graph
 from coop_jax.measure import memory_figures
+from coop_jax.pipeline import TracedStep
 from coop_jax.plan import planner_options, smallest_pool, unconstrained
 from coop_jax.targets import local_cpu
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from coop_jax import materialize
-from coop_jax.pipeline import TracedStep
 from coop_jax.graph import StepGraph, build_graph
+from coop_jax.pipeline import TracedStep
 from coop_jax.targets import Target
 
 TARGET = Target("test", "cpu", {32: 1e11, 16: 1e11}, 1e10, 64)

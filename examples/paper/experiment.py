@@ -14,8 +14,8 @@ import time
 from paper.networks import DONATED, NETWORKS, Scale
 
 from coop_jax import _ext, materialize, planning, targets
-from coop_jax.pipeline import TracedStep
 from coop_jax.graph import StepGraph, build_graph
+from coop_jax.pipeline import TracedStep
 from coop_jax.program import Program
 
 ALIGNMENT_BYTES = 512  # the authors' allocator
