@@ -12,6 +12,7 @@ from coop_jax.budget import check_budget, format_bytes
 from coop_jax.comparison import Comparison, Row, at
 from coop_jax.policies import Policy, Wrap, default_policies
 from coop_jax.targets import target_of
+from coop_jax.topology import named_device, placed
 from coop_jax.versions import Versions
 
 SMALLEST = "coop_jax, smallest"
@@ -113,22 +114,24 @@ def compare(
         return add(name, lambda: versions.planned(name, budget))
 
     unmodified = add("unmodified", versions.unmodified)
-    by_policy = [
+    for name, policy in policies.items():
         add(name, lambda name=name, policy=policy: versions.checkpoint(name, policy))
-        for name, policy in policies.items()
-    ]
-    if versions.device.platform == "cpu" and policies:
-        tightest = min(by_policy, key=_bytes)
-        name = _BY_DEFAULT.format(tightest.name)
-        policy = policies[tightest.name]
-        add(name, lambda: versions.checkpoint_by_default(name, policy))
-    for row in sorted(by_policy, key=_bytes, reverse=True):
+    by_policy = sorted(
+        (row for row in rows if row.name in policies and row.measured_bytes is not None),
+        key=_bytes,
+        reverse=True,
+    )
+    if versions.device.platform == "cpu" and by_policy:
+        tightest = by_policy[-1].name
+        name = _BY_DEFAULT.format(tightest)
+        add(name, lambda: versions.checkpoint_by_default(name, policies[tightest]))
+    for row in by_policy:
         add_planned(at(row.name), _bytes(row))
     if extra is None:
         smallest = add(
             SMALLEST, lambda: versions.planned(SMALLEST, versions.smallest_bytes())
         )
-        start = min(map(_bytes, by_policy), default=_bytes(unmodified))
+        start = _bytes(by_policy[-1] if by_policy else unmodified)
         for budget in _in_between(_bytes(smallest), start):
             add_planned(f"coop_jax at {budget / _bytes(unmodified):.1%}", budget)
     else:
@@ -152,11 +155,7 @@ def _in_between(smallest: int, start: int) -> list[int]:
 
 
 def _placed(args: tuple, target: str | None) -> tuple:
-    if target is None:
-        return args
-    from coop_jax.topology import named_device, placed
-
-    return placed(args, named_device(target))
+    return args if target is None else placed(args, named_device(target))
 
 
 def _check(make_step, policies, args, target, measure_seconds) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,25 +28,20 @@ def plot(comparison: Comparison, path: str | os.PathLike[str], title: str | None
         ) from error
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
-    unmodified = comparison.unmodified
+    base_seconds = comparison.unmodified.modelled_seconds or 1.0
     for kind, (colour, marker) in _STYLES.items():
-        rows = [r for r in comparison.rows if r.kind == kind and _is_drawn(r)]
-        if not rows:
+        points = _points((r for r in comparison.rows if r.kind == kind), base_seconds)
+        if not points:
             continue
-        points = [(r.measured_bytes / 2**20, _time(r, unmodified)) for r in rows]
-        axes.plot(*zip(*points, strict=True), marker, color=colour, label=kind)
+        sizes, times = zip(*points.values(), strict=True)
+        axes.plot(sizes, times, marker, color=colour, label=kind)
         if kind != "unmodified":
-            axes.step(
-                *zip(*frontier(points), strict=True),
-                where="post",
-                color=colour,
-                linewidth=1,
-                alpha=0.6,
-            )
+            sizes, times = zip(*frontier(list(points.values())), strict=True)
+            axes.step(sizes, times, where="post", color=colour, linewidth=1, alpha=0.6)
         if kind == "checkpoint":
-            for row, point in zip(rows, points, strict=True):
+            for name, point in points.items():
                 axes.annotate(
-                    row.name,
+                    name,
                     point,
                     xytext=(4, 4),
                     textcoords="offset points",
@@ -75,9 +71,10 @@ def frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return kept
 
 
-def _is_drawn(row: Row) -> bool:
-    return row.measured_bytes is not None and row.modelled_seconds is not None
-
-
-def _time(row: Row, unmodified: Row) -> float:
-    return row.modelled_seconds / unmodified.modelled_seconds
+def _points(rows: Iterable[Row], base_seconds: float) -> dict[str, tuple[float, float]]:
+    """What is known of both, by name: MiB and time relative to the unmodified step."""
+    return {
+        row.name: (row.measured_bytes / 2**20, row.modelled_seconds / base_seconds)
+        for row in rows
+        if row.measured_bytes is not None and row.modelled_seconds is not None
+    }

@@ -29,6 +29,8 @@ from coop_jax.train_step import remat_train_step
 # with nothing at all.
 _KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 _TIMED_PAIRS = 7
+# XLA:TPU does not compile what exceeds the device's memory.
+_TOO_LARGE = "more than the device has"
 
 
 class Versions:
@@ -96,7 +98,12 @@ class Versions:
             )
         step = executed(traced.jaxpr, self._donated)
         options = _KEEP_BARRIERS if self.device.platform == "cpu" else None
-        compiled = traced.lower().compile(compiler_options=options)
+        try:
+            compiled = traced.lower().compile(compiler_options=options)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            return Row(name, "checkpoint", flops=step.flops, note=_TOO_LARGE)
         return Row(
             name=name,
             kind="checkpoint",

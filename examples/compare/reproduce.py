@@ -36,6 +36,9 @@ def main() -> None:
     parser.add_argument("--no-seconds", action="store_true", help="do not run the steps")
     parser.add_argument("--fresh", action="store_true", help="forget earlier rows")
     parser.add_argument("--verbose", action="store_true", help="every compilation")
+    parser.add_argument(
+        "--pictures-only", action="store_true", help="of the rows that are there already"
+    )
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
     arguments = parser.parse_args()
     folder = arguments.results / arguments.target.replace(" ", "_")
@@ -43,11 +46,21 @@ def main() -> None:
         if arguments.fresh:
             records.path(folder, name).unlink(missing_ok=True)
         start = time.perf_counter()
-        comparison = compare_network(name, folder, arguments)
-        records.write_table(folder, name, comparison)
-        comparison.plot(folder / f"{name}.png", f"{name}, {arguments.target}")
+        if arguments.pictures_only:
+            rows = records.read(folder, name)
+            if not rows:
+                continue
+            comparison = coop_jax.Comparison(arguments.target, tuple(rows))
+        else:
+            comparison = compare_network(name, folder, arguments)
+            records.write_table(folder, name, comparison)
+        try:
+            comparison.plot(folder / f"{name}.png", f"{name}, {arguments.target}")
+        except ImportError as error:
+            print(f"{error}\nThen: --pictures-only", file=sys.stderr)
         print(f"{name}: {time.perf_counter() - start:.0f} s\n{comparison}\n", flush=True)
-    records.write_summary(folder, list(NETWORKS))
+    if not arguments.pictures_only:
+        records.write_summary(folder, list(NETWORKS))
 
 
 def compare_network(
