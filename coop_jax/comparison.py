@@ -77,7 +77,7 @@ class Comparison:
         for row in self.rows:
             if row.name == name:
                 return row
-        raise KeyError(
+        raise ValueError(
             f"`Comparison.row(name)` must be one of "
             f"{', '.join(repr(row.name) for row in self.rows)}. Got {name!r}."
         )
