@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Callable
 from typing import Any
+
+import jax
+
+# XLA:TPU compiles nothing that exceeds the chip's memory, but says what it would need.
+_REFUSED = (
+    (re.compile(r"HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds"), True),
+    (re.compile(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm"), False),
+)
+_SUFFIXES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,3 +62,33 @@ def memory_figures(compiled: Any) -> MemoryFigures:
         alias_bytes=analysis.alias_size_in_bytes,
         temp_bytes=analysis.temp_size_in_bytes,
     )
+
+
+def compile_measured(compile_step: Callable[[], Any], fixed_bytes: int) -> tuple[Any, int]:
+    """Compile, and say what the step needs.
+
+    Arguments:
+        compile_step: returns a `jax.stages.Compiled`.
+        fixed_bytes: arguments and results, by prediction.
+
+    Returns:
+        The executable with XLA's figure for it in bytes; None with what XLA says the
+        step would need, if it refuses to compile what the device cannot hold.
+    """
+    try:
+        compiled = compile_step()
+    except jax.errors.JaxRuntimeError as error:
+        needed = _refused_bytes(str(error), fixed_bytes)
+        if needed is None:
+            raise
+        return None, needed
+    return compiled, memory_figures(compiled).total_bytes
+
+
+def _refused_bytes(message: str, fixed_bytes: int) -> int | None:
+    for pattern, temporaries_only in _REFUSED:
+        match = pattern.search(message)
+        if match is not None:
+            needed = int(float(match[1]) * _SUFFIXES[match[2]])
+            return needed + temporaries_only * fixed_bytes
+    return None

@@ -15,7 +15,7 @@ from coop_jax import _compat, materialize
 from coop_jax.budget import format_bytes, resolve_budget
 from coop_jax.costs import aval_bytes, flops
 from coop_jax.graph import build_graph
-from coop_jax.measure import memory_figures
+from coop_jax.measure import compile_measured, memory_figures
 from coop_jax.plan import PlanOptions, planner_options, unconstrained
 from coop_jax.program import Program
 from coop_jax.report import Plan, planned_plan, unmodified_plan
@@ -120,9 +120,7 @@ def fit_step(
     log: Callable[[str], None],
 ) -> FittedStep:
     """Trace -> materialise -> graph -> plan -> rewrite -> compile -> verify."""
-    as_written, compiled = _compile_both(traced)
-    unmodified_bytes = memory_figures(as_written).total_bytes
-    figures = memory_figures(compiled)
+    as_written, unmodified_bytes, tagged = _compile_both(traced)
     num_compilations = 2
     device = traced.device()
     budget_bytes = resolve_budget(budget, unmodified_bytes, device)
@@ -132,20 +130,22 @@ def fit_step(
     )
     target = target_of(device)
     options = planner_options(planner, target.alignment_bytes)
-    if unmodified_bytes <= budget_bytes:
+    if as_written is not None and unmodified_bytes <= budget_bytes:
         total_flops = sum(map(flops, traced.program.eqns))
         plan = unmodified_plan(
             device, budget_bytes, unmodified_bytes, num_compilations, total_flops
         )
         return FittedStep(as_written, jax.jit(traced.fn, **traced.jit_options), plan)
-    graph = build_graph(
-        traced.program, materialize.of_compiled(traced.program, compiled), target
-    )
-    del as_written, compiled
+    if tagged is None:
+        materialization = materialize.from_rules(traced.program)
+        fixed_bytes = _predicted_fixed_bytes(traced.program)
+    else:
+        materialization = materialize.of_compiled(traced.program, tagged)
+        fixed_bytes = memory_figures(tagged).fixed_bytes
+    graph = build_graph(traced.program, materialization, target)
+    del as_written, tagged
     log(f"graph: {graph}")
-    search = BudgetSearch(
-        graph, options, figures.fixed_bytes, device.platform, traced.compile, log
-    )
+    search = BudgetSearch(graph, options, fixed_bytes, device.platform, traced.compile, log)
     best = search.run(budget_bytes)
     plan = planned_plan(
         device,
@@ -158,21 +158,24 @@ def fit_step(
     return FittedStep(best.compiled, traced.jit(best.candidate.program), plan)
 
 
-def _compile_both(traced: TracedStep) -> tuple[Any, Any]:
-    """The step as written, whose need the plan is compared with, and the tagged flat
-    program, which says what XLA stores. They differ: inlining dissolves the user's
-    `jax.checkpoint`s, and merging equal broadcasts early already saves memory."""
+def _compile_both(traced: TracedStep) -> tuple[Any, int, Any]:
+    """The step as written with its need, which the plan is compared with, and the tagged
+    flat program, which says what XLA stores. They differ: inlining dissolves the user's
+    `jax.checkpoint`s, and merging equal broadcasts early already saves memory. Either is
+    None where XLA refuses to compile what the device cannot hold."""
     as_written = jax.jit(traced.fn, **traced.jit_options)
     lowered = as_written.lower(*traced.args, **traced.kwargs)
     tagged = traced.lower(materialize.tag(traced.program))
+    fixed_bytes = _predicted_fixed_bytes(traced.program)
 
     def compile_tagged() -> Any:
         with _compat.without_compilation_cache():
-            return tagged.compile()
+            return compile_measured(tagged.compile, fixed_bytes)[0]
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         future = pool.submit(compile_tagged)
-        return lowered.compile(), future.result()
+        compiled, unmodified_bytes = compile_measured(lowered.compile, fixed_bytes)
+        return compiled, unmodified_bytes, future.result()
 
 
 def predict_step(

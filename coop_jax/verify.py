@@ -16,7 +16,7 @@ from typing import Any
 from coop_jax.budget import format_bytes
 from coop_jax.errors import InfeasibleBudgetError
 from coop_jax.graph import StepGraph
-from coop_jax.measure import memory_figures
+from coop_jax.measure import compile_measured
 from coop_jax.placement import input_copies_are_free
 from coop_jax.plan import PlanOptions, plan_pool, smallest_pool
 from coop_jax.program import Program
@@ -49,7 +49,7 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Measured:
-    """A compiled candidate with XLA's figure."""
+    """A compiled candidate with XLA's figure; not compiled where XLA refuses to."""
 
     candidate: Candidate
     compiled: Any
@@ -121,13 +121,14 @@ class BudgetSearch:
                 schedule = smallest.schedule
             measured = self._compile(self._candidate(schedule, 0))
             floor.append(measured)
-            if measured.total_bytes <= budget_bytes:
+            if measured.total_bytes <= budget_bytes and measured.compiled is not None:
                 return measured
+        works = [measured for measured in floor if measured.compiled is not None]
         raise InfeasibleBudgetError(
             budget_bytes,
-            min(measured.total_bytes for measured in floor),
+            min(measured.total_bytes for measured in works or floor),
             self._graph.describe(smallest.blocking_operation),
-            predicted=False,
+            predicted=not works,
         )
 
     def _search(self, budget_bytes: int) -> Measured | None:
@@ -142,7 +143,7 @@ class BudgetSearch:
             candidate = self._candidate(schedule, error)
             measured = self._compile(candidate)
             over = measured.total_bytes - budget_bytes
-            if over > 0:
+            if over > 0 or measured.compiled is None:
                 if best is not None:
                     break
                 error = measured.total_bytes - candidate.planned_bytes
@@ -172,8 +173,10 @@ class BudgetSearch:
     def _compile(self, candidate: Candidate) -> Measured:
         key = candidate.schedule.steps.tobytes()
         if key not in self._compiled:
-            compiled = self._compile_program(candidate.program)
-            measured = Measured(candidate, compiled, memory_figures(compiled).total_bytes)
+            compiled, total_bytes = compile_measured(
+                lambda: self._compile_program(candidate.program), self._fixed_bytes
+            )
+            measured = Measured(candidate, compiled, total_bytes)
             self._compiled[key] = measured
             self._log(
                 f"compilation {self.num_compilations}: predicted "

@@ -16,7 +16,32 @@ def device(platform, kind):
 def test_devices_by_name():
     assert targets.target_of(device("gpu", "NVIDIA H200")).name == "h200"
     assert targets.target_of(device("gpu", "NVIDIA A100-SXM4-80GB")).name == "a100"
+    assert targets.target_of(device("gpu", "NVIDIA H200 141GB HBM3e")).name == "h200"
     assert targets.target_of(device("tpu", "TPU v4")).name == "tpu v4"
+    assert targets.target_of(device("tpu", "TPU v5 lite")).name == "tpu v5e"
+    assert targets.target_of(device("tpu", "TPU v5")).name == "tpu v5p"
+    assert targets.target_of(device("tpu", "TPU v6 lite")).name == "tpu v6e"
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [("H200", "h200"), ("v5e", "tpu v5e"), ("TPU-v5e", "tpu v5e"), ("tpu_v4", "tpu v4")],
+)
+def test_names_as_people_write_them(name, row):
+    assert targets.named(name).name == row
+
+
+def test_every_row_is_complete():
+    for name in targets.names():
+        target = targets.named(name)
+        assert target.name == name
+        assert target.matrix_rate(2) >= target.matrix_rate(4) > target.bytes_per_second
+        assert (target.memory_bytes is None) == (name == "cpu")
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"`target=` must be one of 'cpu', 'a100'.*'tpu"):
+        targets.named("hal 9000")
 
 
 def test_an_unknown_accelerator_gets_its_platforms_rates():
