@@ -13,7 +13,7 @@ from coop_jax.comparison import Comparison, Row, at
 from coop_jax.policies import Policy, Wrap, default_policies
 from coop_jax.targets import target_of
 from coop_jax.topology import named_device, placed
-from coop_jax.versions import Versions
+from coop_jax.versions import REFUSED, Versions
 
 SMALLEST = "coop_jax, smallest"
 _BY_DEFAULT = "{}, XLA's defaults"
@@ -116,22 +116,18 @@ def compare(
     unmodified = add("unmodified", versions.unmodified)
     for name, policy in policies.items():
         add(name, lambda name=name, policy=policy: versions.checkpoint(name, policy))
-    by_policy = sorted(
-        (row for row in rows if row.name in policies and row.measured_bytes is not None),
-        key=_bytes,
-        reverse=True,
-    )
+    by_policy = [row for row in rows if row.name in policies and row.note != REFUSED]
     if versions.device.platform == "cpu" and by_policy:
-        tightest = by_policy[-1].name
+        tightest = min(by_policy, key=_bytes).name
         name = _BY_DEFAULT.format(tightest)
         add(name, lambda: versions.checkpoint_by_default(name, policies[tightest]))
-    for row in by_policy:
+    for row in sorted(by_policy, key=_bytes, reverse=True):
         add_planned(at(row.name), _bytes(row))
     if extra is None:
         smallest = add(
             SMALLEST, lambda: versions.planned(SMALLEST, versions.smallest_bytes())
         )
-        start = _bytes(by_policy[-1] if by_policy else unmodified)
+        start = min(map(_bytes, by_policy), default=_bytes(unmodified))
         for budget in _in_between(_bytes(smallest), start):
             add_planned(f"coop_jax at {budget / _bytes(unmodified):.1%}", budget)
     else:

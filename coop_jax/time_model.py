@@ -26,7 +26,7 @@ class TimeModel:
     Arguments:
         unmodified: what the unmodified step executes.
         compile_tagged: compiles a tagged program in the place of the step, and so that
-            the executable carries its buffer assignment.
+            the executable carries its buffer assignment; None if XLA refuses to.
         target: whose rates count.
     """
 
@@ -60,9 +60,11 @@ class TimeModel:
 
     def _graph_of(self, program: Program) -> StepGraph:
         compiled = self._compile_tagged(materialize.tag(program))
-        return build_graph(
-            program, materialize.of_compiled(program, compiled), self._target
-        )
+        if compiled is None:
+            materialization = materialize.from_rules(program)
+        else:
+            materialization = materialize.of_compiled(program, compiled)
+        return build_graph(program, materialization, self._target)
 
     def _anchor_numbers(self, graph: StepGraph, program: Program) -> list[int]:
         values = self._value_numbers(program)

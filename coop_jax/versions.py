@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import statistics
 import sys
 import time
@@ -12,12 +13,18 @@ from typing import Any
 import jax
 
 from coop_jax import _compat
-from coop_jax.budget import format_bytes
+from coop_jax.budget import check_budget, format_bytes
 from coop_jax.comparison import Row
 from coop_jax.errors import InfeasibleBudgetError
 from coop_jax.executed import Executed, executed, recomputes, saved_names
-from coop_jax.measure import memory_figures
-from coop_jax.pipeline import TracedStep
+from coop_jax.measure import compile_measured, memory_figures
+from coop_jax.pipeline import (
+    FittedStep,
+    TracedStep,
+    compile_both,
+    fit_step,
+    predicted_fixed_bytes,
+)
 from coop_jax.policies import Policy, Wrap, unwrapped, wrap_with
 from coop_jax.program import Program
 from coop_jax.targets import target_of
@@ -29,8 +36,8 @@ from coop_jax.train_step import remat_train_step
 # with nothing at all.
 _KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 _TIMED_PAIRS = 7
-# XLA:TPU does not compile what exceeds the device's memory.
-_TOO_LARGE = "more than the device has"
+# XLA:TPU says what a step would need, and does not compile it.
+REFUSED = "refused by XLA: more than the device has"
 
 
 class Versions:
@@ -75,14 +82,15 @@ class Versions:
         return saved_names(self._jitted(unwrapped).trace(*self._args).jaxpr)
 
     def unmodified(self) -> Row:
-        figures = memory_figures(self._unmodified)
+        compiled, measured_bytes, _ = self._compiled_both
         return Row(
             name="unmodified",
             kind="unmodified",
-            measured_bytes=figures.total_bytes,
+            measured_bytes=measured_bytes,
             flops=self._executed_unmodified.flops,
             modelled_seconds=self._time_model.seconds(self._executed_unmodified),
             measured_ratio=1.0 if self._measures_seconds else None,
+            note=_refusal(compiled),
         )
 
     def checkpoint(self, name: str, policy: Policy) -> Row:
@@ -98,19 +106,15 @@ class Versions:
             )
         step = executed(traced.jaxpr, self._donated)
         options = _KEEP_BARRIERS if self.device.platform == "cpu" else None
-        try:
-            compiled = traced.lower().compile(compiler_options=options)
-        except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            return Row(name, "checkpoint", flops=step.flops, note=_TOO_LARGE)
+        compiled, measured_bytes = self._compiled(lambda: traced.lower().compile(options))
         return Row(
             name=name,
             kind="checkpoint",
-            measured_bytes=memory_figures(compiled).total_bytes,
+            measured_bytes=measured_bytes,
             flops=step.flops,
             modelled_seconds=self._time_model.seconds(step),
             measured_ratio=self._measured_ratio(compiled),
+            note=_refusal(compiled),
         )
 
     def checkpoint_by_default(self, name: str, policy: Policy) -> Row:
@@ -131,9 +135,8 @@ class Versions:
     def planned(self, name: str, budget: int | str) -> Row:
         """The step under a budget; a row without bytes if the budget is infeasible."""
         self._log(f"{name}: {budget if isinstance(budget, str) else format_bytes(budget)}")
-        step = self._remat(budget)
         try:
-            plan = step.plan(*self._args)
+            fitted = self._fit(budget)
         except InfeasibleBudgetError as error:
             return Row(
                 name=name,
@@ -142,7 +145,8 @@ class Versions:
                 num_compilations=0,
                 note=f"infeasible, at least {format_bytes(error.smallest_bytes)}",
             )
-        counted = executed(step.trace(*self._args).jaxpr, self._donated)
+        plan = fitted.plan
+        counted = executed(fitted.jitted.trace(*self._args).jaxpr, self._donated)
         return Row(
             name=name,
             kind="coop_jax",
@@ -150,7 +154,7 @@ class Versions:
             measured_bytes=plan.measured_bytes,
             flops=counted.flops,
             modelled_seconds=self._time_model.seconds(counted),
-            measured_ratio=self._measured_ratio(step),
+            measured_ratio=self._measured_ratio(fitted.compiled),
             num_compilations=plan.num_compilations,
         )
 
@@ -158,19 +162,18 @@ class Versions:
         """The smallest budget that works."""
         self._log("the smallest budget")
         try:
-            plan = self._remat(1).plan(*self._args)
+            fitted = self._fit(1)
         except InfeasibleBudgetError as error:
             return error.smallest_bytes
-        raise AssertionError(f"A step that fits into a byte: {plan}")
+        raise AssertionError(f"A step that fits into a byte: {fitted.plan}")
 
-    def _remat(self, budget: int | str) -> Any:
-        planner = {} if self._planner is None else {"planner": self._planner}
-        return remat_train_step(
-            self._step(unwrapped),
-            budget=budget,
-            donate_argnums=self._donate_argnums,
-            verbose=self._verbose,
-            **planner,
+    def _fit(self, budget: int | str) -> FittedStep:
+        """As `remat_train_step` does, with what all budgets share compiled once."""
+        planner = self._planner
+        if planner is None:
+            planner = inspect.signature(remat_train_step).parameters["planner"].default
+        return fit_step(
+            self._traced, check_budget(budget), planner, self._log, self._compiled_both
         )
 
     def _step(self, wrap: Wrap) -> Callable:
@@ -190,9 +193,14 @@ class Versions:
         return self._traced.program.donated
 
     @functools.cached_property
-    def _unmodified(self) -> Any:
-        self._log("unmodified")
-        return self._jitted(unwrapped).lower(*self._args).compile()
+    def _compiled_both(self) -> tuple[Any, int, Any]:
+        self._log("unmodified, and what XLA stores of it")
+        return compile_both(self._traced)
+
+    def _compiled(self, compile_step: Callable[[], Any]) -> tuple[Any, int]:
+        """The executable, None if XLA refuses to compile it, and what it needs."""
+        fixed_bytes = predicted_fixed_bytes(self._traced.program)
+        return compile_measured(compile_step, fixed_bytes)
 
     @functools.cached_property
     def _executed_unmodified(self) -> Executed:
@@ -205,16 +213,23 @@ class Versions:
         )
 
     def _compile_tagged(self, program: Program) -> Any:
+        if program is self._executed_unmodified.program and self._is_as_traced(program):
+            return self._compiled_both[2]
         self._log("what XLA stores")
         with _compat.without_compilation_cache():
-            return self._traced.compile(program)
+            return self._compiled(lambda: self._traced.compile(program))[0]
+
+    def _is_as_traced(self, program: Program) -> bool:
+        """Is it the program that was compiled to see what XLA stores, renamed?"""
+        ours, traced = program.eqns, self._traced.program.eqns
+        return [e.primitive for e in ours] == [e.primitive for e in traced]
 
     def _measured_ratio(self, step: Callable) -> float | None:
         """Median time of the step relative to the unmodified one, in turns with it."""
         if not self._measures_seconds:
             return None
         seconds: tuple[list[float], list[float]] = ([], [])
-        pair = (step, self._unmodified)
+        pair = (step, self._compiled_both[0])
         for turn in range(1 + _TIMED_PAIRS):
             for which in (0, 1) if turn % 2 else (1, 0):
                 elapsed = self._run(pair[which])
@@ -237,3 +252,7 @@ class Versions:
     def _log(self, line: str) -> None:
         if self._verbose:
             print(f"[coop_jax.compare] {line}", file=sys.stderr, flush=True)
+
+
+def _refusal(compiled: Any) -> str:
+    return REFUSED if compiled is None else ""

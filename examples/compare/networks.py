@@ -80,7 +80,7 @@ NETWORKS: dict[str, Network] = {
             _GPT2,
             {
                 "cpu": gpt3.Sizes(
-                    batch=4, sequence=128, vocabulary=2048, width=256, layers=12, heads=4
+                    batch=8, sequence=128, vocabulary=2048, width=256, layers=4, heads=4
                 )
             },
         ),
@@ -90,7 +90,7 @@ NETWORKS: dict[str, Network] = {
             vit.Sizes(),
             {
                 "cpu": vit.Sizes(
-                    batch=16, image=96, patch=8, width=192, layers=8, heads=3, classes=10
+                    batch=16, image=96, patch=8, width=192, layers=4, heads=3, classes=10
                 ),
                 _V5E: vit.Sizes(batch=32),
             },
@@ -101,7 +101,7 @@ NETWORKS: dict[str, Network] = {
             bert_large.Sizes(),
             {
                 "cpu": bert_large.Sizes(
-                    batch=8, sequence=128, vocabulary=2048, width=256, layers=8, heads=4
+                    batch=16, sequence=128, vocabulary=2048, width=256, layers=4, heads=4
                 ),
                 _V5E: bert_large.Sizes(batch=3),
             },
@@ -112,7 +112,7 @@ NETWORKS: dict[str, Network] = {
             gpt3.Sizes(),
             {
                 "cpu": gpt3.Sizes(
-                    batch=2, sequence=256, vocabulary=1024, width=320, layers=6, heads=4
+                    batch=4, sequence=256, vocabulary=1024, width=320, layers=4, heads=4
                 ),
                 _V5E: gpt3.Sizes(layers=6),
             },
@@ -127,7 +127,7 @@ NETWORKS: dict[str, Network] = {
                     image=112,
                     classes=100,
                     width=64,
-                    depths=(2, 2, 4),
+                    depths=(2, 2, 2),
                     heads=(2, 4, 8),
                 ),
                 _V5E: swin.Sizes(batch=16),
@@ -138,7 +138,7 @@ NETWORKS: dict[str, Network] = {
             resnet50.training_step,
             resnet50.Sizes(),
             {
-                "cpu": resnet50.Sizes(batch=16, image=96, classes=100),
+                "cpu": resnet50.Sizes(batch=16, image=96, classes=100, blocks=(2, 2, 3, 2)),
                 _V5E: resnet50.Sizes(batch=64),
             },
         ),
@@ -147,7 +147,15 @@ NETWORKS: dict[str, Network] = {
             inception_v3.training_step,
             inception_v3.Sizes(),
             {
-                "cpu": inception_v3.Sizes(batch=8, image=139, classes=100, divisor=2),
+                "cpu": inception_v3.Sizes(
+                    batch=16,
+                    image=139,
+                    classes=100,
+                    divisor=2,
+                    pools=(32, 64),
+                    factored=(128, 160),
+                    expanded=1,
+                ),
                 _V5E: inception_v3.Sizes(batch=64),
             },
         ),
@@ -166,14 +174,22 @@ NETWORKS: dict[str, Network] = {
             "spos",
             spos.training_step,
             spos.Sizes(),
-            {"cpu": spos.Sizes(batch=16, head=256), _V5E: spos.Sizes(batch=128)},
+            {
+                "cpu": spos.Sizes(
+                    batch=32,
+                    channels=(64,) * 2 + (160,) * 2 + (320,) * 4,
+                    halving=(2, 4),
+                    head=256,
+                ),
+                _V5E: spos.Sizes(batch=128),
+            },
         ),
         Network(
             "bilstm",
             bilstm.training_step,
             bilstm.Sizes(),
             {
-                "cpu": bilstm.Sizes(batch=512, sequence=49, hidden=128),
+                "cpu": bilstm.Sizes(batch=1024, sequence=25, hidden=128),
                 _V5E: bilstm.Sizes(batch=1024),
             },
         ),
