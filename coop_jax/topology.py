@@ -140,8 +140,9 @@ def _gpu_device(target: Target) -> Any:
 
 
 def _tpu_device(target: Target) -> Any:
-    # Away from Google's cloud, libtpu would look for its metadata server.
-    with _environment("TPU_SKIP_MDS_QUERY"):
+    # Away from Google's cloud, libtpu would look for its metadata server; and without the
+    # second variable only one process of a machine may load it, as if it held the chip.
+    with _environment("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"):
         topology = topologies.get_topology_desc(
             platform="tpu", **_TPU_TOPOLOGIES[target.name]
         )
@@ -149,12 +150,12 @@ def _tpu_device(target: Target) -> Any:
 
 
 @contextlib.contextmanager
-def _environment(name: str) -> Iterator[None]:
-    """Set a variable to "1" for a while; one that is set already stays as it is."""
-    missing = name not in os.environ
-    os.environ.setdefault(name, "1")
+def _environment(*names: str) -> Iterator[None]:
+    """Set variables to "1" for a while; those that are set already stay as they are."""
+    missing = [name for name in names if name not in os.environ]
+    os.environ.update(dict.fromkeys(missing, "1"))
     try:
         yield
     finally:
-        if missing:
+        for name in missing:
             del os.environ[name]
