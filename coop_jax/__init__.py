@@ -6,6 +6,9 @@ where they live, so that the compiled step fits, and has XLA confirm it.
 
 import importlib.metadata
 
+from coop_jax.compare import compare as compare
+from coop_jax.comparison import Comparison as Comparison
+from coop_jax.comparison import Row as Row
 from coop_jax.errors import InfeasibleBudgetError as InfeasibleBudgetError
 from coop_jax.fit import fit as fit
 from coop_jax.plan import PlanOptions as PlanOptions

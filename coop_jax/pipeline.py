@@ -118,9 +118,13 @@ def fit_step(
     budget: int | str,
     planner: str | PlanOptions,
     log: Callable[[str], None],
+    unmodified: tuple[Any, int, Any] | None = None,
 ) -> FittedStep:
-    """Trace -> materialise -> graph -> plan -> rewrite -> compile -> verify."""
-    as_written, unmodified_bytes, tagged = _compile_both(traced)
+    """Trace -> materialise -> graph -> plan -> rewrite -> compile -> verify.
+
+    `unmodified` is what `compile_both` returned, for several budgets of one step.
+    """
+    as_written, unmodified_bytes, tagged = unmodified or compile_both(traced)
     num_compilations = 2
     device = traced.device()
     budget_bytes = resolve_budget(budget, unmodified_bytes, device)
@@ -138,12 +142,12 @@ def fit_step(
         return FittedStep(as_written, jax.jit(traced.fn, **traced.jit_options), plan)
     if tagged is None:
         materialization = materialize.from_rules(traced.program)
-        fixed_bytes = _predicted_fixed_bytes(traced.program)
+        fixed_bytes = predicted_fixed_bytes(traced.program)
     else:
         materialization = materialize.of_compiled(traced.program, tagged)
         fixed_bytes = memory_figures(tagged).fixed_bytes
     graph = build_graph(traced.program, materialization, target)
-    del as_written, tagged
+    del as_written, tagged, unmodified
     log(f"graph: {graph}")
     search = BudgetSearch(graph, options, fixed_bytes, device.platform, traced.compile, log)
     best = search.run(budget_bytes)
@@ -158,7 +162,7 @@ def fit_step(
     return FittedStep(best.compiled, traced.jit(best.candidate.program), plan)
 
 
-def _compile_both(traced: TracedStep) -> tuple[Any, int, Any]:
+def compile_both(traced: TracedStep) -> tuple[Any, int, Any]:
     """The step as written with its need, which the plan is compared with, and the tagged
     flat program, which says what XLA stores. They differ: inlining dissolves the user's
     `jax.checkpoint`s, and merging equal broadcasts early already saves memory. Either is
@@ -166,7 +170,7 @@ def _compile_both(traced: TracedStep) -> tuple[Any, int, Any]:
     as_written = jax.jit(traced.fn, **traced.jit_options)
     lowered = as_written.lower(*traced.args, **traced.kwargs)
     tagged = traced.lower(materialize.tag(traced.program))
-    fixed_bytes = _predicted_fixed_bytes(traced.program)
+    fixed_bytes = predicted_fixed_bytes(traced.program)
 
     def compile_tagged() -> Any:
         with _compat.without_compilation_cache():
@@ -190,7 +194,7 @@ def predict_step(
     options = planner_options(planner, target.alignment_bytes)
     program = traced.program
     graph = build_graph(program, materialize.from_rules(program), target)
-    fixed_bytes = _predicted_fixed_bytes(program)
+    fixed_bytes = predicted_fixed_bytes(program)
     unmodified = unconstrained(graph, options).statistics.peak_bytes + fixed_bytes
     budget_bytes = resolve_budget(budget, unmodified, device)
     if unmodified <= budget_bytes:
@@ -201,7 +205,8 @@ def predict_step(
     return traced.function(search.predict(budget_bytes).program)
 
 
-def _predicted_fixed_bytes(program: Program) -> int:
+def predicted_fixed_bytes(program: Program) -> int:
+    """Bytes of arguments and results of a program, aliased ones counted once."""
     inputs = sum(aval_bytes(v.aval) for v in program.invars)
     outputs = sum(aval_bytes(v.aval) for v in program.outvars)
     donated = sum(

@@ -10,15 +10,15 @@ Pallas and FFI calls stay single operations. Source lines and name stacks are ke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from coop_jax import _compat
 from coop_jax._compat import DropVar, Literal
 from coop_jax.costs import ELEMENTWISE
+from coop_jax.merge import merge_equal, without_dead
 from coop_jax.program import Program, reads
 
 # Primitive name -> the parameter that holds the called jaxpr.
@@ -36,19 +36,30 @@ _CALLS = {
 }
 
 
-def flatten(closed: Any, donated: Sequence[bool]) -> Program:
+# Calls whose lowering puts a barrier around the recomputation inside of them.
+CHECKPOINTS = ("remat", "remat2", "checkpoint")
+
+Barrier = Callable[[Sequence[Any], Sequence[Any]], Any]
+
+
+def flatten(
+    closed: Any, donated: Sequence[bool], *, barrier: Barrier | None = None
+) -> Program:
     """A traced closed jaxpr as a flat `Program`: calls inlined, merged, dead code gone.
 
     Arguments:
         closed: a closed jaxpr, as `jax.jit(f).trace(...).jaxpr` gives it.
         donated: one flag per input.
+        barrier: makes an equation that hands values through, given the variables before
+            and after it. With it, what `jax.checkpoint` computes again stays apart, as
+            it does for XLA. Without it, it merges with what it repeats.
     """
-    inliner = _Inliner()
+    inliner = _Inliner(barrier)
     jaxpr, consts = _compat.open_jaxpr(closed)
     outvars = inliner.inline(jaxpr, [*jaxpr.invars], consts, lambda eqn: eqn.source_info)
     eqns = _with_explicit_broadcasts(inliner.eqns)
-    eqns, outvars = _merge_equal(eqns, outvars)
-    eqns = _without_dead(eqns, outvars)
+    eqns, outvars = merge_equal(eqns, outvars)
+    eqns = without_dead(eqns, outvars)
     used = {v for eqn in eqns for v in reads(eqn)}
     used |= {v for v in outvars if not isinstance(v, Literal)}
     constants = [(v, c) for v, c in inliner.constants if v in used]
@@ -66,9 +77,10 @@ def flatten(closed: Any, donated: Sequence[bool]) -> Program:
 class _Inliner:
     """Appends the equations of nested calls to one list, renaming variables."""
 
-    def __init__(self) -> None:
+    def __init__(self, barrier: Barrier | None) -> None:
         self.eqns: list[Any] = []
         self.constants: list[tuple[Any, Any]] = []
+        self._barrier = barrier
 
     def inline(self, jaxpr, operands, consts, source_info_of) -> list[Any]:
         env: dict[Any, Any] = {}
@@ -84,7 +96,9 @@ class _Inliner:
             invars = [read(v) for v in eqn.invars]
             info = source_info_of(eqn)
             called = _called_jaxpr(eqn)
-            if called is None:
+            if _is_identity(eqn):
+                outvars = invars
+            elif called is None:
                 outvars = [
                     v if isinstance(v, DropVar) else _compat.new_var(v.aval)
                     for v in eqn.outvars
@@ -107,6 +121,8 @@ class _Inliner:
         in_shardings = eqn.params.get("in_shardings") or unspecified
         out_shardings = eqn.params.get("out_shardings") or unspecified
         invars = self._constrain(invars, in_shardings, info)
+        if self._barrier is not None and _keeps_apart(eqn):
+            invars = self._behind_barrier(invars, self._barrier)
         outvars = self.inline(
             inner,
             invars,
@@ -114,6 +130,16 @@ class _Inliner:
             lambda e: _compat.nest_source_info(info, e.source_info),
         )
         return self._constrain(outvars, out_shardings, info)
+
+    def _behind_barrier(self, atoms, barrier: Barrier) -> list[Any]:
+        after = [v if isinstance(v, Literal) else _compat.new_var(v.aval) for v in atoms]
+        # One for each, so that a value that only a dead equation reads is dead, too.
+        self.eqns += [
+            barrier([v], [same])
+            for v, same in zip(atoms, after, strict=True)
+            if not isinstance(v, Literal)
+        ]
+        return after
 
     def _constrain(self, atoms, shardings, info) -> list[Any]:
         """Keep what an inlined `jit` says about the sharding of its values."""
@@ -133,6 +159,27 @@ class _Inliner:
 def _called_jaxpr(eqn: Any) -> Any | None:
     parameter = _CALLS.get(eqn.primitive.name)
     return None if parameter is None else eqn.params.get(parameter)
+
+
+def _keeps_apart(eqn: Any) -> bool:
+    """Is it a `jax.checkpoint` whose recomputation JAX lowers behind a barrier?"""
+    if eqn.primitive.name not in CHECKPOINTS or not eqn.params.get("differentiated"):
+        return False
+    prevents = eqn.params.get("prevent_cse", True)
+    return any(prevents) if isinstance(prevents, tuple) else bool(prevents)
+
+
+def _is_identity(eqn: Any) -> bool:
+    """Equations that speak to `jax.checkpoint` alone; after differentiation they hand
+    their operand through: names, and roundings to the precision it has."""
+    name = eqn.primitive.name
+    if name == "name":
+        return True
+    if name != "reduce_precision" or isinstance(eqn.invars[0], Literal):
+        return False
+    info = jax.numpy.finfo(eqn.invars[0].aval.dtype)
+    bits = eqn.params["exponent_bits"], eqn.params["mantissa_bits"]
+    return bits == (info.nexp, info.nmant)
 
 
 def _with_explicit_broadcasts(eqns: list[Any]) -> list[Any]:
@@ -165,56 +212,3 @@ def _is_implicit_broadcast(atom: Any, shape: tuple[int, ...]) -> bool:
         and atom.aval.shape != shape
         and not _compat.has_explicit_sharding(atom.aval)
     )
-
-
-def _merge_equal(eqns: list[Any], outvars: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Common subexpression elimination over pure equations."""
-    renamed: dict[Any, Any] = {}
-    seen: dict[Any, Any] = {}
-    kept = []
-
-    def read(atom):
-        return atom if isinstance(atom, Literal) else renamed.get(atom, atom)
-
-    for eqn in eqns:
-        eqn = eqn.replace(invars=[read(v) for v in eqn.invars])
-        key = None if eqn.effects else _equation_key(eqn)
-        first = None if key is None else seen.get(key)
-        if first is not None:
-            for var, same in zip(eqn.outvars, first.outvars, strict=True):
-                # A result that the first one dropped has no name to refer to.
-                if isinstance(same, DropVar) and not isinstance(var, DropVar):
-                    first = None
-        if first is not None:
-            renamed.update(zip(eqn.outvars, first.outvars, strict=True))
-            continue
-        if key is not None:
-            seen[key] = eqn
-        kept.append(eqn)
-    return kept, [read(v) for v in outvars]
-
-
-def _equation_key(eqn: Any) -> Any | None:
-    operands = tuple(_literal_key(v) if isinstance(v, Literal) else v for v in eqn.invars)
-    key = (eqn.primitive, operands, tuple(sorted(eqn.params.items())), eqn.ctx)
-    try:
-        hash(key)
-    except TypeError:  # an unhashable parameter: never merged
-        return None
-    return key
-
-
-def _literal_key(literal: Any) -> Any:
-    # By bytes: 0.0 == -0.0 and nan != nan would both merge wrongly.
-    return str(literal.aval), np.asarray(literal.val).tobytes()
-
-
-def _without_dead(eqns: list[Any], outvars: list[Any]) -> list[Any]:
-    """Dead code elimination; equations with effects stay."""
-    live = {v for v in outvars if not isinstance(v, Literal)}
-    kept = []
-    for eqn in reversed(eqns):
-        if eqn.effects or any(v in live for v in eqn.outvars):
-            kept.append(eqn)
-            live.update(reads(eqn))
-    return kept[::-1]

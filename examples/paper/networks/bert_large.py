@@ -20,8 +20,16 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 from paper.networks import batches
-from paper.networks.training_step import Scale, TrainingStep, TrainState
+from paper.networks.training_step import (
+    Scale,
+    TrainingStep,
+    TrainState,
+    Wrap,
+    as_written,
+    named_attention,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,11 +73,13 @@ class Layer(nn.Module):
             broadcast_dropout=False,
             deterministic=False,
             kernel_init=INIT,
+            attention_fn=named_attention(nn.dot_product_attention),
             name="attention",
         )(x, mask=mask)
+        y = checkpoint_name(y, "out_proj")
         x = LayerNorm(name="attention_norm")(x + dropout()(y))
-        y = gelu(Dense(4 * sizes.width, name="mlp_in")(x))
-        y = Dense(sizes.width, name="mlp_out")(y)
+        y = checkpoint_name(Dense(4 * sizes.width, name="mlp_in")(x), "mlpwi")
+        y = checkpoint_name(Dense(sizes.width, name="mlp_out")(gelu(y)), "mlpwo")
         return LayerNorm(name="mlp_norm")(x + dropout()(y))
 
 
@@ -77,6 +87,7 @@ class BERT(nn.Module):
     """Tokens, segments and the padding mask to a vocabulary of logits per position."""
 
     sizes: Sizes
+    wrap: Wrap = as_written
 
     @nn.compact
     def __call__(
@@ -90,18 +101,21 @@ class BERT(nn.Module):
         x = LayerNorm(name="embedding_norm")(x)
         x = nn.Dropout(sizes.dropout, deterministic=False)(x)
         mask = nn.make_attention_mask(is_token, is_token, dtype=bool)
+        wrapped = self.wrap(Layer, remat=nn.remat)
         for layer in range(sizes.layers):
-            x = Layer(sizes, name=f"layer_{layer}")(x, mask)
+            x = wrapped(sizes, name=f"layer_{layer}")(x, mask)
         x = gelu(Dense(sizes.width, name="head")(x))
         x = LayerNorm(name="head_norm")(x)
         bias = self.param("head_bias", nn.initializers.zeros, (sizes.vocabulary,))
         return embedding.attend(x) + bias
 
 
-def training_step(scale: Scale) -> TrainingStep:
+def training_step(
+    scale: Scale, sizes: Sizes | None = None, wrap: Wrap = as_written
+) -> TrainingStep:
     """BERT Large's step: masked language modelling and Adam."""
-    sizes = SIZES[scale]
-    model = BERT(sizes)
+    sizes = sizes or SIZES[scale]
+    model = BERT(sizes, wrap)
     optimizer = optax.adam(LEARNING_RATE)
 
     def make_args(key):

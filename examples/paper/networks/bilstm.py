@@ -14,12 +14,19 @@ so that they can be planned one by one. A `lax.scan` would be one opaque operati
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
-from paper.networks.training_step import Scale, TrainingStep, TrainState
+from paper.networks.training_step import (
+    Scale,
+    TrainingStep,
+    TrainState,
+    Wrap,
+    as_written,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,16 +45,29 @@ SIZES = {
 LEARNING_RATE = 1e-3
 
 
+def run_steps(recurrent: nn.Dense, from_inputs, hidden, cell):
+    """Some time steps of an LSTM: what the inputs contribute to the hidden state, the
+    cell and the hidden state before, to those after."""
+    for from_input in from_inputs:
+        gates = from_input + recurrent(hidden)
+        enter, forget, update, leave = jnp.split(gates, 4, axis=-1)
+        cell = nn.sigmoid(forget) * cell + nn.sigmoid(enter) * nn.tanh(update)
+        hidden = nn.sigmoid(leave) * nn.tanh(cell)
+    return hidden, cell
+
+
 class UnrolledLSTM(nn.Module):
     """One direction: time-major inputs to the last hidden state.
 
     Attributes:
         hidden: size of the cell and of the hidden state.
         reverse: read the sequence from its end.
+        wrap: applied to as many time steps at once as there are such blocks.
     """
 
     hidden: int
     reverse: bool = False
+    wrap: Wrap = as_written
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
@@ -62,11 +82,11 @@ class UnrolledLSTM(nn.Module):
             name="recurrent",
         )
         hidden = cell = jnp.zeros((inputs.shape[1], self.hidden))
-        for from_input in reversed(projected) if self.reverse else projected:
-            gates = from_input + recurrent(hidden)
-            enter, forget, update, leave = jnp.split(gates, 4, axis=-1)
-            cell = nn.sigmoid(forget) * cell + nn.sigmoid(enter) * nn.tanh(update)
-            hidden = nn.sigmoid(leave) * nn.tanh(cell)
+        steps = list(reversed(projected) if self.reverse else projected)
+        block = math.isqrt(len(steps))
+        run = self.wrap(run_steps, remat=nn.remat)
+        for start in range(0, len(steps), block):
+            hidden, cell = run(recurrent, steps[start : start + block], hidden, cell)
         return hidden
 
 
@@ -74,20 +94,24 @@ class BiLSTM(nn.Module):
     """Both directions, and a linear classifier of their last states."""
 
     sizes: Sizes
+    wrap: Wrap = as_written
 
     @nn.compact
     def __call__(self, vectors: jax.Array) -> jax.Array:
         time_major = jnp.swapaxes(vectors, 0, 1)
-        forward = UnrolledLSTM(self.sizes.hidden, name="forward")
-        backward = UnrolledLSTM(self.sizes.hidden, reverse=True, name="backward")
+        hidden, wrap = self.sizes.hidden, self.wrap
+        forward = UnrolledLSTM(hidden, wrap=wrap, name="forward")
+        backward = UnrolledLSTM(hidden, reverse=True, wrap=wrap, name="backward")
         states = jnp.concatenate([forward(time_major), backward(time_major)], axis=-1)
         return nn.Dense(self.sizes.classes, name="classifier")(states)
 
 
-def training_step(scale: Scale) -> TrainingStep:
+def training_step(
+    scale: Scale, sizes: Sizes | None = None, wrap: Wrap = as_written
+) -> TrainingStep:
     """The BiLSTM's step: cross-entropy and SGD."""
-    sizes = SIZES[scale]
-    model = BiLSTM(sizes)
+    sizes = sizes or SIZES[scale]
+    model = BiLSTM(sizes, wrap)
     optimizer = optax.sgd(LEARNING_RATE)
 
     def make_args(key):

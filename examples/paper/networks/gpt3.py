@@ -23,8 +23,16 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from paper.networks import batches
-from paper.networks.training_step import Scale, TrainingStep, TrainState
+from paper.networks.training_step import (
+    Scale,
+    TrainingStep,
+    TrainState,
+    Wrap,
+    as_written,
+    named_attention,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +69,7 @@ class Block(nnx.Module):
             broadcast_dropout=False,
             deterministic=False,
             decode=False,
+            attention_fn=named_attention(nnx.dot_product_attention),
             kernel_init=INIT,
             out_kernel_init=to_residual,
             rngs=rngs,
@@ -71,14 +80,17 @@ class Block(nnx.Module):
         self.mlp_out = nnx.Linear(4 * width, width, kernel_init=to_residual, rngs=rngs)
 
     def __call__(self, x: jax.Array, mask: jax.Array, rngs: nnx.Rngs) -> jax.Array:
-        x = x + self.attention(self.attention_norm(x), mask=mask, rngs=rngs)
-        return x + self.mlp_out(nnx.gelu(self.mlp_in(self.mlp_norm(x))))
+        y = self.attention(self.attention_norm(x), mask=mask, rngs=rngs)
+        x = x + checkpoint_name(y, "out_proj")
+        y = checkpoint_name(self.mlp_in(self.mlp_norm(x)), "mlpwi")
+        return x + checkpoint_name(self.mlp_out(nnx.gelu(y)), "mlpwo")
 
 
 class GPT(nnx.Module):
     """Tokens to the logits of their successors."""
 
-    def __init__(self, sizes: Sizes, rngs: nnx.Rngs):
+    def __init__(self, sizes: Sizes, rngs: nnx.Rngs, wrap: Wrap = as_written):
+        self.apply = wrap(Block.__call__, remat=nnx.remat)
         width = sizes.width
         self.tokens = nnx.Embed(sizes.vocabulary, width, embedding_init=INIT, rngs=rngs)
         self.positions = nnx.Embed(sizes.sequence, width, embedding_init=INIT, rngs=rngs)
@@ -92,17 +104,22 @@ class GPT(nnx.Module):
         x = self.tokens(tokens) + self.positions(jnp.arange(length))
         x = self.dropout(x, rngs=rngs)
         for block in self.blocks:
-            x = block(x, mask, rngs)
+            x = self.apply(block, x, mask, rngs)
         return self.tokens.attend(self.norm(x))
 
 
-def training_step(scale: Scale) -> TrainingStep:
+def training_step(
+    scale: Scale,
+    sizes: Sizes | None = None,
+    wrap: Wrap = as_written,
+    optimizer: optax.GradientTransformation | None = None,
+) -> TrainingStep:
     """GPT-3 2.7B's step: next-token cross-entropy and SGD."""
-    sizes = SIZES[scale]
-    optimizer = optax.sgd(LEARNING_RATE)
+    sizes = sizes or SIZES[scale]
+    optimizer = optimizer or optax.sgd(LEARNING_RATE)
 
     def split_model(key):
-        return nnx.split(GPT(sizes, nnx.Rngs(key)), nnx.Param)
+        return nnx.split(GPT(sizes, nnx.Rngs(key), wrap), nnx.Param)
 
     graph, _ = jax.eval_shape(split_model, jax.random.key(0))
 

@@ -19,7 +19,13 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 from paper.networks import batches
-from paper.networks.training_step import Scale, TrainingStep, TrainState
+from paper.networks.training_step import (
+    Scale,
+    TrainingStep,
+    TrainState,
+    Wrap,
+    as_written,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,40 +191,53 @@ class Auxiliary(Block):
         return nn.Dense(self.classes)(jnp.mean(x, (1, 2)))
 
 
+def stem(network: InceptionV3, images: jax.Array) -> jax.Array:
+    """What comes before the Inception blocks: images to 35x35 features."""
+
+    def convolution(features, *args, padding="VALID"):
+        return Convolution(features // network.sizes.divisor, *args, padding=padding)
+
+    x = convolution(32, (3, 3), 2)(images)
+    x = convolution(64, (3, 3), padding="SAME")(convolution(32, (3, 3))(x))
+    x = convolution(192, (3, 3))(convolution(80)(max_pool(x)))
+    return max_pool(x)
+
+
 class InceptionV3(nn.Module):
     """Images to the logits of the classifier and of the auxiliary one."""
 
     sizes: Sizes
+    wrap: Wrap = as_written
 
     @nn.compact
     def __call__(self, images: jax.Array) -> tuple[jax.Array, jax.Array]:
         sizes = self.sizes
         divisor = sizes.divisor
 
-        def stem(features, *args, padding="VALID"):
-            return Convolution(features // divisor, *args, padding=padding)
+        def block(kind, number, *args):
+            name = f"{kind.__name__}_{number}"  # the same when wrapped
+            return self.wrap(kind, remat=nn.remat)(divisor, *args, name=name)
 
-        x = stem(32, (3, 3), 2)(images)
-        x = stem(64, (3, 3), padding="SAME")(stem(32, (3, 3))(x))
-        x = stem(192, (3, 3))(stem(80)(max_pool(x)))
-        x = max_pool(x)
-        for pool in sizes.pools:
-            x = Mixed35(divisor, pool)(x)
-        x = Reduce35(divisor)(x)
-        for inner in sizes.factored:
-            x = Mixed17(divisor, inner)(x)
+        x = self.wrap(stem, remat=nn.remat)(self, images)
+        for number, pool in enumerate(sizes.pools):
+            x = block(Mixed35, number, pool)(x)
+        x = block(Reduce35, 0)(x)
+        for number, inner in enumerate(sizes.factored):
+            x = block(Mixed17, number, inner)(x)
         auxiliary = Auxiliary(divisor, sizes.classes, name="auxiliary")(x)
-        x = Reduce17(divisor)(x)
-        for _ in range(sizes.expanded):
-            x = Mixed8(divisor)(x)
+        x = block(Reduce17, 0)(x)
+        for number in range(sizes.expanded):
+            x = block(Mixed8, number)(x)
         x = nn.Dropout(DROPOUT, deterministic=False)(jnp.mean(x, (1, 2)))
         return nn.Dense(sizes.classes, name="classifier")(x), auxiliary
 
 
-def training_step(scale: Scale) -> TrainingStep:
+def training_step(
+    scale: Scale, sizes: Sizes | None = None, wrap: Wrap = as_written
+) -> TrainingStep:
     """Inception V3's step: cross-entropy of both classifiers and SGD."""
-    sizes = SIZES[scale]
-    model = InceptionV3(sizes)
+    sizes = sizes or SIZES[scale]
+    model = InceptionV3(sizes, wrap)
     optimizer = optax.sgd(LEARNING_RATE)
 
     def make_args(key):

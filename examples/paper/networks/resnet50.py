@@ -12,13 +12,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
 from paper.networks import batches
-from paper.networks.training_step import Scale, TrainingStep, TrainState
+from paper.networks.training_step import (
+    Scale,
+    TrainingStep,
+    TrainState,
+    Wrap,
+    as_written,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,23 +79,29 @@ class ResNet(nn.Module):
     """The stem, four stages of bottlenecks, and a linear classifier."""
 
     sizes: Sizes
+    wrap: Wrap = as_written
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
         x = Conv(self.sizes.width, (7, 7), (2, 2), padding=3, name="stem")(images)
         x = nn.relu(BatchNorm(name="stem_norm")(x))
         x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
+        bottleneck = self.wrap(Bottleneck, remat=nn.remat)
+        numbers = itertools.count()
         for stage, num_blocks in enumerate(self.sizes.blocks):
             for block in range(num_blocks):
                 stride = 2 if stage > 0 and block == 0 else 1
-                x = Bottleneck(self.sizes.width * 2**stage, stride)(x)
+                name = f"Bottleneck_{next(numbers)}"  # the same when wrapped
+                x = bottleneck(self.sizes.width * 2**stage, stride, name=name)(x)
         return nn.Dense(self.sizes.classes, name="classifier")(jnp.mean(x, (1, 2)))
 
 
-def training_step(scale: Scale) -> TrainingStep:
+def training_step(
+    scale: Scale, sizes: Sizes | None = None, wrap: Wrap = as_written
+) -> TrainingStep:
     """ResNet-50's step: cross-entropy and SGD."""
-    sizes = SIZES[scale]
-    model = ResNet(sizes)
+    sizes = sizes or SIZES[scale]
+    model = ResNet(sizes, wrap)
     optimizer = optax.sgd(LEARNING_RATE)
 
     def make_args(key):

@@ -28,7 +28,13 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 from paper.networks import batches
-from paper.networks.training_step import Scale, TrainingStep, TrainState
+from paper.networks.training_step import (
+    Scale,
+    TrainingStep,
+    TrainState,
+    Wrap,
+    as_written,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,18 +155,20 @@ class Supernet(nn.Module):
 
     sizes: Sizes
     choices: Path
+    wrap: Wrap = as_written
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
         sizes = self.sizes
         x = Convolution(sizes.stem, 3, name="stem")(images)
+        unit = self.wrap(ShuffleUnit, remat=nn.remat)
         for block, (channels, taken) in enumerate(
             zip(sizes.channels, self.choices, strict=True)
         ):
             stride = 2 if block in sizes.halving else 1
             made = range(len(KERNELS)) if self.is_initializing() else [taken]
             results = {
-                choice: ShuffleUnit(
+                choice: unit(
                     channels, KERNELS[choice], stride, name=choice_name(block, choice)
                 )(x)
                 for choice in made
@@ -176,11 +184,16 @@ def random_path(seed: int, num_blocks: int = len(Sizes.channels)) -> Path:
     return tuple(generator.randrange(len(KERNELS)) for _ in range(num_blocks))
 
 
-def training_step(scale: Scale, seed: int = 0) -> TrainingStep:
+def training_step(
+    scale: Scale,
+    seed: int = 0,
+    sizes: Sizes | None = None,
+    wrap: Wrap = as_written,
+) -> TrainingStep:
     """SPOS's step along the random path of `seed`: cross-entropy and SGD."""
-    sizes = SIZES[scale]
+    sizes = sizes or SIZES[scale]
     path = random_path(seed, len(sizes.channels))
-    model = Supernet(sizes, path)
+    model = Supernet(sizes, path, wrap)
     optimizer = optax.chain(
         optax.add_decayed_weights(WEIGHT_DECAY), optax.sgd(LEARNING_RATE, MOMENTUM)
     )

@@ -17,8 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from paper.networks import batches
-from paper.networks.training_step import Scale, TrainingStep, TrainState
+from paper.networks.training_step import (
+    Scale,
+    TrainingStep,
+    TrainState,
+    Wrap,
+    as_written,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +114,7 @@ class WindowAttention(nnx.Module):
 
     def __call__(self, x: jax.Array, mask: np.ndarray | None) -> jax.Array:
         qkv = self.qkv(x).reshape(*x.shape[:-1], 3, self.heads, -1)
+        qkv = checkpoint_name(qkv, "qkv_proj")
         query, key, value = jnp.unstack(qkv, axis=-3)
         query = query * query.shape[-1] ** -0.5
         logits = jnp.einsum("bwqhd,bwkhd->bwhqk", query, key)
@@ -116,7 +124,8 @@ class WindowAttention(nnx.Module):
             logits = logits + mask
         weights = nnx.softmax(logits)
         mixed = jnp.einsum("bwhqk,bwkhd->bwqhd", weights, value)
-        return self.out(mixed.reshape(x.shape))
+        mixed = checkpoint_name(mixed, "context")
+        return checkpoint_name(self.out(mixed.reshape(x.shape)), "out_proj")
 
 
 class Block(nnx.Module):
@@ -142,8 +151,9 @@ class Block(nnx.Module):
 
     def __call__(self, x: jax.Array, rngs: nnx.Rngs) -> jax.Array:
         x = x + self.drop_path(self.attend(self.attention_norm(x)), rngs=rngs)
-        y = nnx.gelu(self.mlp_in(self.mlp_norm(x)), approximate=False)
-        return x + self.drop_path(self.mlp_out(y), rngs=rngs)
+        y = checkpoint_name(self.mlp_in(self.mlp_norm(x)), "mlpwi")
+        y = self.mlp_out(nnx.gelu(y, approximate=False))
+        return x + self.drop_path(checkpoint_name(y, "mlpwo"), rngs=rngs)
 
     def attend(self, x: jax.Array) -> jax.Array:
         size, window, shift = x.shape[1], self.window, self.shift
@@ -175,7 +185,8 @@ class PatchMerging(nnx.Module):
 class SwinTransformer(nnx.Module):
     """Patches, stages of blocks with patch merging in between, and a classifier."""
 
-    def __init__(self, sizes: Sizes, rngs: nnx.Rngs):
+    def __init__(self, sizes: Sizes, rngs: nnx.Rngs, wrap: Wrap = as_written):
+        self.apply = wrap(Block.__call__, remat=nnx.remat)
         patch = (sizes.patch, sizes.patch)
         self.embed = nnx.Conv(
             3, sizes.width, patch, strides=patch, padding="VALID", rngs=rngs
@@ -203,7 +214,7 @@ class SwinTransformer(nnx.Module):
     def __call__(self, images: jax.Array, rngs: nnx.Rngs) -> jax.Array:
         x = self.embed_norm(self.embed(images))
         for layer in self.layers:
-            x = layer(x, rngs) if isinstance(layer, Block) else layer(x)
+            x = self.apply(layer, x, rngs) if isinstance(layer, Block) else layer(x)
         return self.classifier(jnp.mean(self.norm(x), (1, 2)))
 
 
@@ -216,13 +227,15 @@ def is_decayed(params: nnx.State) -> nnx.State:
     return jax.tree_util.tree_map_with_path(is_kernel, params)
 
 
-def training_step(scale: Scale) -> TrainingStep:
+def training_step(
+    scale: Scale, sizes: Sizes | None = None, wrap: Wrap = as_written
+) -> TrainingStep:
     """Swin-T's step: cross-entropy and AdamW."""
-    sizes = SIZES[scale]
+    sizes = sizes or SIZES[scale]
     optimizer = optax.adamw(LEARNING_RATE, weight_decay=WEIGHT_DECAY, mask=is_decayed)
 
     def split_model(key):
-        return nnx.split(SwinTransformer(sizes, nnx.Rngs(key)), nnx.Param)
+        return nnx.split(SwinTransformer(sizes, nnx.Rngs(key), wrap), nnx.Param)
 
     graph, _ = jax.eval_shape(split_model, jax.random.key(0))
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+from jax.ad_checkpoint import checkpoint_name
 
 DONATED = 0
 """The argument of every step that may be donated: its state."""
@@ -23,6 +25,34 @@ UNOPTIMISED = {
     "xla_llvm_disable_expensive_passes": True,
 }
 """Compiler options for what takes longer to compile than to run."""
+
+
+Wrap = Callable[..., Any]
+
+
+def as_written(block: Any, remat: Any = None, **options: Any) -> Any:
+    """The `wrap` of networks without `jax.checkpoint`: leaves a block as it is.
+
+    Another `wrap` returns `remat(block, policy=..., **options)`, as `coop_jax.compare`
+    asks for; every network says with it which blocks one would wrap by hand.
+    """
+    del remat, options
+    return block
+
+
+def named_attention(attention: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """An attention function that names its operands and its result, for policies that
+    save by name. Names are those of MaxText; they compute nothing."""
+
+    @functools.wraps(attention)  # Flax passes the arguments that its signature has
+    def named(query, key, value, *args, **kwargs):
+        query = checkpoint_name(query, "query_proj")
+        key = checkpoint_name(key, "key_proj")
+        value = checkpoint_name(value, "value_proj")
+        context = attention(query, key, value, *args, **kwargs)
+        return checkpoint_name(context, "context")
+
+    return named
 
 
 class Scale(enum.Enum):

@@ -17,7 +17,13 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from paper.networks.training_step import Scale, TrainingStep, TrainState
+from paper.networks.training_step import (
+    Scale,
+    TrainingStep,
+    TrainState,
+    Wrap,
+    as_written,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +85,16 @@ class Up(nnx.Module):
         return self.convolve(jnp.concatenate([skip, x], axis=-1))
 
 
+def apply_block(block: nnx.Module, *inputs: jax.Array) -> jax.Array:
+    return block(*inputs)
+
+
 class UNet(nnx.Module):
     """Down through `sizes.features`, up again, and a logit per pixel and class."""
 
-    def __init__(self, sizes: Sizes, rngs: nnx.Rngs):
+    def __init__(self, sizes: Sizes, rngs: nnx.Rngs, wrap: Wrap = as_written):
         features = sizes.features
+        self.apply = wrap(apply_block, remat=nnx.remat)
         self.stem = DoubleConvolution(sizes.channels, features[0], rngs)
         self.down = nnx.List(
             DoubleConvolution(inputs, outputs, rngs)
@@ -96,23 +107,25 @@ class UNet(nnx.Module):
         self.head = nnx.Conv(features[0], sizes.classes, (1, 1), rngs=rngs)
 
     def __call__(self, images: jax.Array) -> jax.Array:
-        x = self.stem(images)
+        x = self.apply(self.stem, images)
         skips = []
         for down in self.down:
             skips.append(x)
-            x = down(nnx.max_pool(x, (2, 2), (2, 2)))
+            x = self.apply(down, nnx.max_pool(x, (2, 2), (2, 2)))
         for up, skip in zip(self.up, reversed(skips), strict=True):
-            x = up(x, skip)
+            x = self.apply(up, x, skip)
         return self.head(x)
 
 
-def training_step(scale: Scale) -> TrainingStep:
+def training_step(
+    scale: Scale, sizes: Sizes | None = None, wrap: Wrap = as_written
+) -> TrainingStep:
     """U-Net's step: binary cross-entropy with logits and SGD."""
-    sizes = SIZES[scale]
+    sizes = sizes or SIZES[scale]
     optimizer = optax.sgd(LEARNING_RATE)
 
     def split_model(key):
-        return nnx.split(UNet(sizes, nnx.Rngs(key)), nnx.Param, nnx.BatchStat)
+        return nnx.split(UNet(sizes, nnx.Rngs(key), wrap), nnx.Param, nnx.BatchStat)
 
     graph, *_ = jax.eval_shape(split_model, jax.random.key(0))
 

@@ -1,0 +1,146 @@
+"""Comparison: the rows of `coop_jax.compare`, as a table and as a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any, Literal
+
+from coop_jax import pareto
+from coop_jax.budget import format_bytes
+
+Kind = Literal["unmodified", "checkpoint", "coop_jax"]
+
+_COLUMNS = (
+    "step",
+    "kind",
+    "budget",
+    "XLA's bytes",
+    "of unmodified",
+    "FLOPs",
+    "modelled time",
+    "measured time",
+    "compilations",
+    "note",
+)
+_LEFT_ALIGNED = ("step", "kind", "note")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One version of the step. None stands for what is not known.
+
+    Attributes:
+        name: the policy's, or where coop_jax's budget comes from.
+        kind: `"unmodified"`, `"checkpoint"` or `"coop_jax"`.
+        budget_bytes: what coop_jax was given.
+        measured_bytes: XLA's arguments + results - aliased + temporaries on one device;
+            None where the budget is infeasible.
+        flops: floating point operations that are executed, recomputation included.
+        modelled_seconds: of one execution, by the planner's model of the target.
+        measured_ratio: median time of the step, relative to the unmodified one that
+            ran in turns with it.
+        num_compilations: how often XLA compiled to get the step, the compilations of
+            the unmodified step that coop_jax needs included.
+        note: what else has to be said.
+    """
+
+    name: str
+    kind: Kind
+    budget_bytes: int | None = None
+    measured_bytes: int | None = None
+    flops: int | None = None
+    modelled_seconds: float | None = None
+    measured_ratio: float | None = None
+    num_compilations: int = 1
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+    """What versions of one step need and cost; prints as a table.
+
+    Attributes:
+        target: the name of the device that the step was compiled for.
+        rows: the unmodified step, `jax.checkpoint` by policy, coop_jax by budget.
+    """
+
+    target: str
+    rows: tuple[Row, ...]
+
+    @property
+    def unmodified(self) -> Row:
+        return self.row("unmodified")
+
+    def row(self, name: str) -> Row:
+        """The row of that name."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise ValueError(
+            f"`Comparison.row(name)` must be one of "
+            f"{', '.join(repr(row.name) for row in self.rows)}. Got {name!r}."
+        )
+
+    def matched(self) -> list[tuple[Row, Row]]:
+        """Every policy with coop_jax at the bytes that the policy needs."""
+        by_name = {row.name: row for row in self.rows}
+        return [
+            (row, by_name[at(row.name)])
+            for row in self.rows
+            if row.kind == "checkpoint" and at(row.name) in by_name
+        ]
+
+    def markdown(self) -> str:
+        """A Markdown table."""
+        rule = ["---" if name in _LEFT_ALIGNED else "---:" for name in _COLUMNS]
+        cells = [_COLUMNS, rule, *map(self._cells, self.rows)]
+        return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+    def plot(self, path: str | os.PathLike[str], title: str | None = None) -> None:
+        """Save bytes against modelled time as a picture; needs matplotlib.
+
+        Arguments:
+            path: where to; the format follows the ending.
+            title: above the picture.
+        """
+        pareto.plot(self, path, title)
+
+    def __str__(self) -> str:
+        cells = [_COLUMNS, *map(self._cells, self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [
+            "  ".join(
+                cell.ljust(width) if name in _LEFT_ALIGNED else cell.rjust(width)
+                for name, cell, width in zip(_COLUMNS, row, widths, strict=True)
+            ).rstrip()
+            for row in cells
+        ]
+        return "\n".join([f"coop_jax comparison on {self.target}", *lines])
+
+    def _cells(self, row: Row) -> tuple[str, ...]:
+        base = self.unmodified
+
+        def ratio(of: Any, to: Any, form: str) -> str:
+            return "" if of is None or not to else format(of / to, form)
+
+        def size(count: int | None) -> str:
+            return "" if count is None else format_bytes(count)
+
+        return (
+            row.name,
+            row.kind,
+            size(row.budget_bytes),
+            size(row.measured_bytes),
+            ratio(row.measured_bytes, base.measured_bytes, ".1%"),
+            ratio(row.flops, base.flops, ".3f"),
+            ratio(row.modelled_seconds, base.modelled_seconds, ".3f"),
+            "" if row.measured_ratio is None else f"{row.measured_ratio:.2f}",
+            str(row.num_compilations),
+            row.note,
+        )
+
+
+def at(policy: str) -> str:
+    """The name of coop_jax's row at the bytes of a policy."""
+    return f"coop_jax at {policy}"

@@ -1,0 +1,101 @@
+"""The networks of the comparison: blocks that are wrapped compute the same loss."""
+
+import sys
+
+import jax
+import numpy as np
+import pytest
+from compare import records
+from compare.networks import NETWORKS
+from paper.networks import (
+    bert_large,
+    bilstm,
+    gpt3,
+    inception_v3,
+    resnet50,
+    spos,
+    swin,
+    unet,
+)
+from paper.networks.training_step import UNOPTIMISED, Scale
+
+from coop_jax.comparison import Comparison, Row, at
+from coop_jax.executed import executed, saved_names
+from coop_jax.policies import unwrapped, wrap_with
+
+NOTHING = wrap_with(jax.checkpoint_policies.nothing_saveable)
+TRANSFORMERS = {"gpt2", "gpt3", "vit", "bert_large", "swin"}
+PAPER = {
+    "bert_large": bert_large,
+    "bilstm": bilstm,
+    "gpt3": gpt3,
+    "inception_v3": inception_v3,
+    "resnet50": resnet50,
+    "spos": spos,
+    "swin": swin,
+    "unet": unet,
+}
+# Blocks of every kind of wrapper (Flax's two module systems, functions that are lifted),
+# small enough to compile in seconds.
+RUN = ["bilstm", "unet", "gpt3"]
+every_network = pytest.mark.parametrize("name", NETWORKS)
+
+
+def counted(step, args):
+    traced = jax.jit(step).trace(*args)
+    return executed(traced.jaxpr, (False,) * len(jax.tree.leaves(args))), traced
+
+
+@pytest.mark.slow
+@every_network
+def test_wrapped_blocks_differ_by_recomputation_alone(name):
+    network = NETWORKS[name]
+    args = network.step("cpu").args
+    make_step = network.make_step("cpu")
+    unmodified, traced = counted(make_step(unwrapped), args)
+    wrapped, _ = counted(make_step(NOTHING), args)
+    assert len(wrapped.program.eqns) == len(unmodified.program.eqns)
+    assert 1.1 < wrapped.flops / unmodified.flops < 1.5
+    assert ({"context", "mlpwi", "mlpwo"} <= saved_names(traced.jaxpr)) == (
+        name in TRANSFORMERS
+    )
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_wrapped_blocks_give_the_same_loss(name):
+    build = PAPER[name].training_step
+    args = build(Scale.REDUCED).concrete(seed=0)
+    losses = []
+    for wrap in (unwrapped, NOTHING):
+        step = build(Scale.REDUCED, wrap=wrap).step
+        jitted = jax.jit(step, compiler_options=UNOPTIMISED)
+        losses.append(float(jitted(*args)[1]))
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
+
+
+@every_network
+def test_sizes(name):
+    network = NETWORKS[name]
+    assert network.name == name
+    assert type(network.sizes["cpu"]) is type(network.full)
+    assert network.full not in network.sizes.values()
+
+
+def test_rows_on_disk_are_read_as_they_were(tmp_path):
+    rows = [
+        Row("unmodified", "unmodified", None, 4 * 2**20, 100, 0.5, 1.0, 1),
+        Row("dots", "checkpoint", None, 3 * 2**20, 110, 0.75, 1.5, 1),
+        Row("by default", "checkpoint", measured_bytes=5, note="a, note"),
+        Row(at("dots"), "coop_jax", 3 * 2**20, 2 * 2**20, 105, 0.625, None, 4),
+        Row("coop_jax at 1 B", "coop_jax", 1, None, note="infeasible, at least 2 B"),
+    ]
+    assert records.read(tmp_path, "net") == []
+    for row in rows:
+        records.append(tmp_path, "net", row)
+    assert records.read(tmp_path, "net") == rows
+    records.write_table(tmp_path, "net", Comparison("cpu", tuple(rows)))
+    summary = records.write_summary(tmp_path, ["net", "other"]).read_text()
+    assert "| net | dots | 3 | 1.500 | 2 | 1.250 | 1.50 |  |" in summary
+    table = (tmp_path / "net.md").read_text()
+    assert "infeasible, at least 2 B" in table
+    assert sys.version.split()[0] in table
