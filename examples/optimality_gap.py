@@ -37,7 +37,7 @@ from models.training import (
 from oracles.rematerialization_ilp import least_recomputation
 
 from coop_jax import materialize, planning, targets
-from coop_jax.fit import TracedStep
+from coop_jax.pipeline import TracedStep
 from coop_jax.graph import build_graph
 
 ALIGNMENT_BYTES = 64
