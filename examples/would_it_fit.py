@@ -62,11 +62,11 @@ def main() -> None:
             target=args.target,
             budget=args.budget,
             donate_argnums=0,
-            verbose=True,
         )
     except coop_jax.InfeasibleBudgetError as error:
         print(f"It does not fit; {format_bytes(error.smallest_bytes)} would do.\n{error}")
     else:
+        print(plan)
         how = "as it is" if plan.is_unmodified else "with recomputation"
         print(f"It fits, {how}.")
     print(f"(asked in {time.perf_counter() - start:.0f} s)")
