@@ -25,7 +25,7 @@ class TimeModel:
 
     Arguments:
         unmodified: what the unmodified step executes.
-        compile_tagged: compiles a tagged program in the place of the step, and so that
+        compile_tagged: tags a program and compiles it in the place of the step, so that
             the executable carries its buffer assignment; None if XLA refuses to.
         target: whose rates count.
     """
@@ -59,7 +59,7 @@ class TimeModel:
         return float(np.dot(counts, np.asarray(graph.core.op_seconds)))
 
     def _graph_of(self, program: Program) -> StepGraph:
-        compiled = self._compile_tagged(materialize.tag(program))
+        compiled = self._compile_tagged(program)
         if compiled is None:
             materialization = materialize.from_rules(program)
         else:
