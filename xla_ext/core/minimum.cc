@@ -44,10 +44,8 @@ std::optional<MinimumPool> FindMinimumPool(const Graph& graph,
                                            std::optional<Bytes> tolerance) {
   std::optional<MinimumPool> best;
   std::optional<PlanFailure> failure;
-  PlanOptions quick = options;
-  quick.search_effort /= 8;
   const auto is_feasible = [&](Bytes capacity) {
-    PlanResult result = Plan(graph, capacity, quick);
+    PlanResult result = Plan(graph, capacity, options);
     if (auto* schedule = std::get_if<Schedule>(&result)) {
       best = {.capacity = capacity,
               .schedule = std::move(*schedule),

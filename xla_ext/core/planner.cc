@@ -17,6 +17,10 @@ namespace {
 
 // A plan that packs badly is searched again with as much less, so often.
 constexpr int kPackingAttempts = 4;
+// Up to here the search's plan is compared with those of the other policies, whose
+// time grows faster than its own: at 50,000 operations, tens of seconds for one.
+// Beyond, they are asked only if it finds none.
+constexpr OpIdx kMostOpsToCompare = 10'000;
 
 // The search limits the bytes alive; where packing them takes more than
 // `capacity`, it gets that much less.
@@ -62,6 +66,7 @@ PlanResult PlanBySearch(const Graph& graph, Bytes capacity,
     PlanOptions online = options;
     online.policy = policy;
     if (best) {
+      if (graph.num_ops() > kMostOpsToCompare) break;
       const double overhead = best->statistics.compute_overhead();
       if (overhead <= 1) break;
       online.overhead_limit =

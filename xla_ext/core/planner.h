@@ -11,7 +11,8 @@ namespace coop {
 
 // A schedule for `graph` in a pool of `capacity` bytes, by options.policy: the
 // simulated run of one of the online policies (simulator.h), or the best plan of
-// them all and the search (search.h).
+// the search (search.h) and them all. Of graphs with more than 10,000 operations,
+// the plan of the search, if it finds one.
 [[nodiscard]] PlanResult Plan(const Graph& graph, Bytes capacity,
                               const PlanOptions& options);
 

@@ -17,6 +17,9 @@ namespace {
 // Every repair round applies at most this part of the cuts found before they are
 // priced again: one changes the price of others.
 constexpr int64_t kCutsPerRound = 24;
+// Choosing several cuts at once looks at the excess of so many stretches of the
+// program, not of every execution: long programs have long gaps.
+constexpr int64_t kStretches = 1024;
 
 class Search {
  public:
@@ -37,6 +40,7 @@ class Search {
 
   SearchResult Run() {
     StartGreedily();
+    if (!IsFeasible(best_)) Descend();
     if (IsFeasible(best_) && best_.recompute_seconds > 0) Improve();
     return {.decisions = best_.decisions,
             .recompute_seconds = best_.recompute_seconds,
@@ -119,12 +123,7 @@ class Search {
     const int64_t most = 1 + std::ssize(found) / kCutsPerRound;
     std::ranges::partial_sort(
         ranked_, ranked_.begin() + std::min(4 * most, std::ssize(ranked_)));
-    above_.assign(rollout_.live_bytes().begin(), rollout_.live_bytes().end());
-    Bytes worst = 0;
-    for (Bytes& bytes : above_) {
-      bytes = std::max<Bytes>(0, bytes - capacity_);
-      worst = std::max(worst, bytes);
-    }
+    IndexAbove();
     ++round_;
     int64_t num_applied = 0;
     for (int64_t i = 0; i < std::min(4 * most, std::ssize(ranked_)); ++i) {
@@ -143,16 +142,42 @@ class Search {
     }
   }
 
+  // The bytes above capacity, the worst of each stretch of executions.
+  void IndexAbove() {
+    const auto live = rollout_.live_bytes();
+    stretch_ = 1 + std::ssize(live) / kStretches;
+    above_.assign(At(std::ssize(live) / stretch_ + 1), 0);
+    for (ExecIdx e = 0; e < std::ssize(live); ++e) {
+      Bytes& above = above_[At(e / stretch_)];
+      above = std::max(above, live[At(e)] - capacity_);
+    }
+  }
+
   // Takes the cut's bytes off what is still above capacity; false if none is.
   bool Relieve(const Cut& cut, TensorIdx t) {
     bool has_relieved = false;
-    for (ExecIdx e = cut.from + 1; e < cut.to; ++e) {
-      Bytes& above = above_[At(e)];
+    const ExecIdx end = (cut.to - 1) / stretch_;
+    for (ExecIdx i = (cut.from + 1) / stretch_; i <= end; ++i) {
+      Bytes& above = above_[At(i)];
       if (above <= 0) continue;
       above -= rollout_.Size(t);
       has_relieved = true;
     }
     return has_relieved;
+  }
+
+  // No cut is left that helps at the peak: undo some at random, and repair again.
+  // Half of the effort; what then fits can still be improved.
+  void Descend() {
+    const int64_t reserve = effort_ / 2;
+    Plan present = best_;
+    while (effort_ > reserve && !IsFeasible(present)) {
+      Plan plan{.decisions = present.decisions};
+      if (!Ruin(plan)) return;
+      Repair(plan, std::numeric_limits<Seconds>::infinity(), 1);
+      if (!IsBetter(present, plan)) present = std::move(plan);
+    }
+    if (IsBetter(present, best_)) best_ = std::move(present);
   }
 
   void Improve() {
@@ -283,7 +308,8 @@ class Search {
   int64_t num_rollouts_ = 0;
   std::vector<Recomputed> recomputed_;
   std::vector<std::pair<double, int64_t>> ranked_;
-  std::vector<Bytes> above_;
+  std::vector<Bytes> above_;  // By stretch.
+  ExecIdx stretch_ = 1;
   std::vector<int64_t> touched_;  // By tensor: the round that touched it last.
   int64_t round_ = 0;
 };

@@ -14,7 +14,7 @@ struct SearchOptions {
   Bytes alignment = 64;
   // Work allowed, in executions rolled out; what makes the search end. A count
   // rather than a time: the same plan on every machine.
-  int64_t effort = 10'000'000;
+  int64_t effort = 3'000'000;
   uint64_t seed = 0;
 };
 
