@@ -259,7 +259,7 @@ def test_x64_is_another_plan():
         (
             {"budget": "1GiB", "planner": "best"},
             ValueError,
-            r"one of coop, dtr, dte.*'best'",
+            r"one of search, lookahead, coop, dtr, dte.*'best'",
         ),
         ({"fn": 3, "budget": "1GiB"}, TypeError, r"must be given a callable\. Got 3"),
     ],
