@@ -141,7 +141,7 @@ def test_an_overhead_that_is_too_large():
          r"`planning.plan_graph\(pool_bytes=...\)` must be a whole number .* 1000000.0"),
         (lambda g: planning.plan_graph(g, True), TypeError, "Got True. Round it"),
         (lambda g: planning.plan_graph(g, 9, "best"), ValueError,
-         r"one of search, lookahead, coop, dtr, dte or a `planning.PlanOptions`. Got 'best'"),
+         r"search, lookahead, coop, dtr, dte or a `planning.PlanOptions`. Got 'best'"),
         (lambda g: planning.plan_graph(g, 9, PlanOptions(), seed=1), ValueError,
          r"must not come with further options. Got 'seed' as well. Put it into"),
         (lambda g: planning.plan_graph("g", 9), TypeError,
