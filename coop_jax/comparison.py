@@ -15,6 +15,7 @@ _COLUMNS = (
     "step",
     "kind",
     "budget",
+    "predicted",
     "XLA's bytes",
     "of unmodified",
     "FLOPs",
@@ -34,6 +35,8 @@ class Row:
         name: the policy's, or where coop_jax's budget comes from.
         kind: `"unmodified"`, `"checkpoint"` or `"coop_jax"`.
         budget_bytes: what coop_jax was given.
+        predicted_bytes: what the planner expected before it was compiled, for the
+            unmodified step and for coop_jax.
         measured_bytes: XLA's arguments + results - aliased + temporaries on one device;
             None where the budget is infeasible.
         flops: floating point operations that are executed, recomputation included.
@@ -48,6 +51,7 @@ class Row:
     name: str
     kind: Kind
     budget_bytes: int | None = None
+    predicted_bytes: int | None = None
     measured_bytes: int | None = None
     flops: int | None = None
     modelled_seconds: float | None = None
@@ -91,6 +95,14 @@ class Comparison:
             if row.kind == "checkpoint" and at(row.name) in by_name
         ]
 
+    def prediction_errors(self) -> list[float]:
+        """Of every row with both: predicted over measured bytes, less 1."""
+        return [
+            row.predicted_bytes / row.measured_bytes - 1
+            for row in self.rows
+            if row.predicted_bytes is not None and row.measured_bytes
+        ]
+
     def markdown(self) -> str:
         """A Markdown table."""
         rule = ["---" if name in _LEFT_ALIGNED else "---:" for name in _COLUMNS]
@@ -131,6 +143,7 @@ class Comparison:
             row.name,
             row.kind,
             size(row.budget_bytes),
+            size(row.predicted_bytes),
             size(row.measured_bytes),
             ratio(row.measured_bytes, base.measured_bytes, ".1%"),
             ratio(row.flops, base.flops, ".3f"),

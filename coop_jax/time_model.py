@@ -42,6 +42,11 @@ class TimeModel:
         self._graph = self._graph_of(unmodified.program)
         self._anchors = self._anchor_numbers(self._graph, unmodified.program)
 
+    @property
+    def graph(self) -> StepGraph:
+        """The operations of the unmodified step."""
+        return self._graph
+
     def seconds(self, step: Executed) -> float:
         """Modelled seconds of one execution.
 

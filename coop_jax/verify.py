@@ -26,7 +26,7 @@ from coop_jax.segments import Segment, cut
 _MAX_COMPILATIONS = 5
 # One more compilation, to recompute less, is worth it if the plan leaves this part of the
 # room unused, and if it recomputes for at least this part of the step's time.
-_SLACK_WORTH_USING = 0.08
+_SLACK_WORTH_USING = 0.04
 _GAIN_WORTH_TRYING = 0.02
 # Pools tried, relative to the smallest one that can be planned, when nothing else fits.
 _FLOOR_POOLS = (1.0, 1.06, 1.15, 1.3)
@@ -147,7 +147,7 @@ class BudgetSearch:
                 if best is not None:
                     break
                 error = measured.total_bytes - candidate.planned_bytes
-                pool -= max(over + over // 8, room // 100)
+                pool -= max(over + over // 8, room // 200)
                 continue
             if best is not None:
                 return min(best, measured, key=lambda m: m.recompute_seconds)

@@ -25,6 +25,7 @@ from coop_jax.pipeline import (
     fit_step,
     predicted_fixed_bytes,
 )
+from coop_jax.plan import needed_bytes, planner_options, unconstrained
 from coop_jax.policies import Policy, Wrap, unwrapped, wrap_with
 from coop_jax.program import Program
 from coop_jax.targets import target_of
@@ -86,6 +87,7 @@ class Versions:
         return Row(
             name="unmodified",
             kind="unmodified",
+            predicted_bytes=self._predicted_unmodified(),
             measured_bytes=measured_bytes,
             flops=self._executed_unmodified.flops,
             modelled_seconds=self._time_model.seconds(self._executed_unmodified),
@@ -151,12 +153,19 @@ class Versions:
             name=name,
             kind="coop_jax",
             budget_bytes=plan.budget_bytes,
+            predicted_bytes=plan.predicted_bytes,
             measured_bytes=plan.measured_bytes,
             flops=counted.flops,
             modelled_seconds=self._time_model.seconds(counted),
             measured_ratio=self._measured_ratio(fitted.compiled),
             num_compilations=plan.num_compilations,
         )
+
+    def _predicted_unmodified(self) -> int:
+        options = planner_options("search", target_of(self.device).alignment_bytes)
+        schedule = unconstrained(self._time_model.graph, options)
+        fixed_bytes = predicted_fixed_bytes(self._traced.program)
+        return fixed_bytes + needed_bytes(schedule, options)
 
     def smallest_bytes(self) -> int:
         """The smallest budget that works."""

@@ -216,7 +216,8 @@ def header() -> str:
     versions = [f"Python {platform.python_version()}"] + [
         f"{name} {importlib.metadata.version(name)}" for name in packages
     ]
-    command = shlex.join(["examples/budget_table.py", *sys.argv[1:]])
+    script = pathlib.Path(sys.argv[0]).name
+    command = shlex.join([f"examples/{script}", *sys.argv[1:]])
     machine = platform.processor() or platform.machine()
     return (
         f"`python {command}`\n\n"
@@ -225,8 +226,8 @@ def header() -> str:
     )
 
 
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
+def markdown(rows: Sequence[Sequence[str]], columns: Sequence[str] = COLUMNS) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 

@@ -9,6 +9,7 @@ import os
 import pathlib
 import platform
 import shlex
+import statistics
 import sys
 import typing
 
@@ -99,10 +100,34 @@ def write_summary(folder: pathlib.Path, networks: list[str]) -> pathlib.Path:
                     f"| {_ratio(row.modelled_seconds, base.modelled_seconds)} "
                     f"| | {_number(row.measured_ratio)} |"
                 )
+    lines += ["", *_prediction(folder, networks)]
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "README.md"
     file.write_text("\n".join(lines) + "\n")
     return file
+
+
+def _prediction(folder: pathlib.Path, networks: list[str]) -> list[str]:
+    """How far predicted bytes were from XLA's, over all rows."""
+    errors = []
+    compilations = []
+    for network in networks:
+        rows = tuple(read(folder, network))
+        errors += map(abs, Comparison(folder.name, rows).prediction_errors())
+        # Two of them are of the unmodified step, shared by all budgets.
+        compilations += [
+            row.num_compilations - 2
+            for row in rows
+            if row.kind == "coop_jax" and row.measured_bytes is not None
+        ]
+    if not errors or not compilations:
+        return []
+    return [
+        f"Predicted against XLA's bytes, {len(errors)} rows: median error "
+        f"{statistics.median(errors):.1%}, worst {max(errors):.1%}. Compilations of a "
+        f"planned step: median {statistics.median(compilations):g}, at most "
+        f"{max(compilations)}."
+    ]
 
 
 def provenance() -> str:
