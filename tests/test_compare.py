@@ -230,7 +230,7 @@ def test_names_and_roundings_to_the_same_precision_are_no_operations():
 
 def test_markdown_and_text(comparison):
     lines = comparison.markdown().splitlines()
-    assert lines[0].startswith("| step | kind | budget | XLA's bytes |")
+    assert lines[0].startswith("| step | kind | budget | predicted | XLA's bytes |")
     assert len(lines) == 2 + len(comparison.rows)
     assert all(line.count("|") == lines[0].count("|") for line in lines)
     text = str(comparison)
