@@ -21,6 +21,9 @@ PLANNERS = ("search", "lookahead", "coop", "dtr", "dte")
 # bound keeps the search for the smallest pool from planning quadratic recomputation.
 _OVERHEAD_LIMIT = 10.0
 
+# XLA places the tensors: the offsets of a plan only have to be right, not tight.
+_PACKING_EFFORT = 2_000_000
+
 Schedule = _ext.Schedule
 PlanOptions = _ext.PlanOptions
 
@@ -55,6 +58,7 @@ def planner_options(planner: str | PlanOptions, alignment_bytes: int) -> PlanOpt
         policy=planner,
         alignment=alignment_bytes,
         limits_live_bytes=True,
+        packing_effort=_PACKING_EFFORT,
         overhead_limit=_OVERHEAD_LIMIT,
     )
 

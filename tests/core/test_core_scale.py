@@ -33,3 +33,14 @@ def test_planning_time_at_half_the_peak(num_ops, limit_seconds):
     assert time.process_time() - start < limit_seconds
     assert schedule.statistics.forced_evictions > num_ops // 8
     assert _ext.validate(graph, schedule) == []
+
+
+@pytest.mark.parametrize(("num_ops", "limit_seconds"), [(5_000, 10), (50_000, 60)])
+def test_searching_time_at_half_the_peak(num_ops, limit_seconds):
+    graph = chain(num_ops // 2).graph()
+    peak = _ext.unconstrained(graph, _ext.PlanOptions()).statistics.peak_bytes
+    start = time.process_time()
+    schedule = _ext.plan(graph, peak // 2, _ext.PlanOptions(policy="search"))
+    assert time.process_time() - start < limit_seconds
+    assert schedule.statistics.compute_overhead < 1.3
+    assert _ext.validate(graph, schedule) == []
