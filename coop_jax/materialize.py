@@ -20,8 +20,9 @@ import jax
 
 from coop_jax import _compat
 from coop_jax.costs import aval_bytes, is_fusible
+from coop_jax.hlo_module import Instruction
 from coop_jax.program import Program, writes
-from coop_jax.xla_proto import Instruction, StoredModule, read_stored_module
+from coop_jax.xla_proto import StoredModule, read_stored_module
 
 _SCOPE = "eqn"
 _SCOPE_PATTERN = re.compile(rf"(?:^|/){_SCOPE}(\d+)(?:/|$)")
@@ -39,6 +40,7 @@ class Materialization:
         unmapped_bytes: total of the buffers that could not be given to any equation.
         source: `"compiled"` or `"rules"`.
         num_partitions: devices that the program is partitioned over.
+        unlisted_bytes: what XLA's temporaries take beyond all buffers it lists.
     """
 
     stored_bytes: dict[Any, int]
@@ -47,6 +49,7 @@ class Materialization:
     unmapped_bytes: int
     source: str
     num_partitions: int = 1
+    unlisted_bytes: int = 0
 
     def bytes_of(self, var: Any) -> int:
         """Bytes of a value on one device: XLA's, or those of its type.
@@ -69,7 +72,7 @@ def tag(program: Program) -> Program:
 def of_compiled(program: Program, compiled: Any) -> Materialization:
     """The materialisation of a program whose tagged form was compiled.
 
-    By rules where the platform doesn't publish its buffer assignment.
+    By rules where the platform doesn't publish its optimized module.
     """
     module = read_stored_module(compiled)
     if module is None:
@@ -110,12 +113,16 @@ def from_compiled(
             for i in map(_equation_of, inside[called])
             if i is not None
         }
-        sizes = {
-            buffer.size_bytes * shards
-            for shards in range(1, num_partitions + 1)
-            if num_partitions % shards == 0
-        }
-        value = _matching_value(program, consumers, near, fused, sizes)
+        value = None
+        for size in buffer.value_sizes or (buffer.size_bytes,):
+            sizes = {
+                size * shards
+                for shards in range(1, num_partitions + 1)
+                if num_partitions % shards == 0
+            }
+            value = _matching_value(program, consumers, near, fused, sizes)
+            if value is not None:
+                break
         if value is not None:
             at = when.get(buffer.instruction)
             if at is not None:
@@ -134,7 +141,13 @@ def from_compiled(
         if scratch and equation is not None:
             workspace[equation] += scratch
     return Materialization(
-        stored, dict(workspace), position, unmapped, "compiled", num_partitions
+        stored,
+        dict(workspace),
+        position,
+        unmapped,
+        "compiled",
+        num_partitions,
+        module.unlisted_bytes,
     )
 
 

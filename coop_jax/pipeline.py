@@ -145,7 +145,7 @@ def fit_step(
         fixed_bytes = predicted_fixed_bytes(traced.program)
     else:
         materialization = materialize.of_compiled(traced.program, tagged)
-        fixed_bytes = memory_figures(tagged).fixed_bytes
+        fixed_bytes = memory_figures(tagged).fixed_bytes + materialization.unlisted_bytes
     graph = build_graph(traced.program, materialization, target)
     del as_written, tagged, unmodified
     log(f"graph: {graph}")

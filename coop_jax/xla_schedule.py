@@ -1,0 +1,370 @@
+"""Schedule to buffers: what is stored, where XLA publishes no buffer assignment.
+
+XLA:TPU publishes the optimized module with its schedule and with the layout of every
+value, but not its buffer assignment. Nearly all of that follows: every instruction of
+the schedule defines a buffer, except those that only pass on what their operands hold;
+the layout says in which memory it lies and how much its tiles take there. Only the
+addresses are lost.
+
+A value that XLA keeps in the chip's own vector memory takes no main memory and is
+yielded with no bytes: it is stored, at no cost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+from coop_jax.hlo_module import HloModule, Instruction
+from coop_jax.protobuf_wire import fields, integers, repeated
+
+# Field numbers of xla/xla_data.proto and, the last line, of xla/service/hlo.proto.
+_SHAPE_ELEMENT_TYPE, _SHAPE_DIMENSIONS, _SHAPE_TUPLE, _SHAPE_LAYOUT = 2, 3, 4, 5
+_LAYOUT_MINOR_TO_MAJOR, _LAYOUT_TILES, _TILE_DIMENSIONS = 1, 6, 1
+_LAYOUT_ELEMENT_BITS, _LAYOUT_MEMORY_SPACE = 7, 8
+_ALIASING_OUTPUT_INDEX, _ALIASING_OPERAND, _ALIASING_OPERAND_INDEX = 1, 2, 3
+
+# xla.PrimitiveType: bits of an element; what is not here (tuples, tokens) has none.
+_BITS = {
+    **dict.fromkeys((30, 31), 1),  # s1, u1
+    **dict.fromkeys((26, 27), 2),
+    **dict.fromkeys((21, 22, 32), 4),
+    **dict.fromkeys((1, 2, 6, 19, 20, 23, 24, 25, 28, 29, 33), 8),
+    **dict.fromkeys((3, 7, 10, 16), 16),
+    **dict.fromkeys((4, 8, 11), 32),
+    **dict.fromkeys((5, 9, 12, 15), 64),
+    18: 128,
+}
+_TUPLE, _BF16 = 13, 16
+_MAIN_MEMORY = 0
+# Their results are their operands' buffers.
+_FORWARDS = frozenset("bitcast opt-barrier add-dependency domain async-update".split())
+# Of these the called computations run in memory of their own; a fusion's do not.
+_RUNS_NESTED = frozenset("while conditional call".split())
+_MOVES = frozenset("copy copy-start".split())
+# The part of an asynchronous start that holds its results: (operands, results, ...), but
+# (result, operand, context) of a copy.
+_RESULT_PART = {"copy": (0,)}
+
+Index = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredBuffer:
+    """A value that XLA keeps in memory.
+
+    `kind` says in which allocation: `"temp"`, `"output"` (an output that no argument
+    shares), `"argument"` (arguments and the outputs that take them over) or `"other"`.
+    `value_sizes` are the bytes that the value may have in the program, likeliest first,
+    where they are not `size_bytes`: tiles are padded, and what only matrix products read
+    is kept in half precision.
+    """
+
+    instruction: int
+    shape_index: Index
+    size_bytes: int
+    offset: int
+    kind: str
+    value_sizes: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(slots=True)
+class Value:
+    """One buffer's content: what defines it, and the values whose memory it shares.
+
+    `storage` is the first value that lies there; `bytes` 0 outside of main memory.
+    """
+
+    instruction: int
+    index: Index
+    bytes: int
+    value_sizes: tuple[int, ...]
+    storage: Value | None = None
+
+    def root(self) -> Value:
+        return self if self.storage is None else self.storage.root()
+
+
+def stored_buffers(module: HloModule) -> tuple[StoredBuffer, ...]:
+    """The buffers of a scheduled module, as its buffer assignment would list them.
+
+    Without addresses: every `offset` is 0.
+    """
+    buffers = list(_entry_buffers(module, Flow(module, module.entry)))
+    todo = _nested(module, module.entry)
+    seen = set()
+    while todo:
+        computation = todo.pop()
+        if computation not in seen:
+            seen.add(computation)
+            buffers += _nested_buffers(module, computation)
+            todo += _nested(module, computation)
+    return tuple(buffers)
+
+
+def live_bytes(module: HloModule) -> int:
+    """The most bytes of temporaries alive at one instruction of the schedule."""
+    flow = Flow(module, module.entry)
+    kinds = _kinds(module, flow)
+    when = {number: at for at, number in enumerate(flow.sequence)}
+    spans: dict[int, list[int]] = {}  # by storage: bytes, first and last instruction
+    for value in flow.values:
+        storage = value.root()
+        if id(storage) in kinds or not storage.bytes:
+            continue
+        first, last = when[value.instruction], flow.last_read[id(value)]
+        span = spans.setdefault(id(storage), [storage.bytes, first, last])
+        span[1:] = min(span[1], first), max(span[2], last)
+    change: dict[int, int] = defaultdict(int)
+    for size, first, last in spans.values():
+        change[first] += size
+        change[last + 1] -= size
+    return max(itertools.accumulate(change[at] for at in sorted(change)), default=0)
+
+
+def _kinds(module: HloModule, flow: Flow) -> dict[int, str]:
+    """Whose memory a storage is, by its `id`; temporaries are missing."""
+    kinds: dict[int, str] = {}
+    for index, value in flow.held[module.roots[module.entry]].items():
+        is_aliased = index in module.aliased_outputs
+        kinds[id(value.root())] = "argument" if is_aliased else "output"
+    for value in flow.values:
+        opcode = module.instructions[value.instruction].opcode
+        if opcode in ("parameter", "constant"):
+            kinds[id(value.root())] = "argument" if opcode == "parameter" else "other"
+    return kinds
+
+
+def _entry_buffers(module: HloModule, flow: Flow) -> Iterator[StoredBuffer]:
+    kinds = _kinds(module, flow)
+    for value in flow.values:
+        origin = flow.origin(value)
+        yield StoredBuffer(
+            instruction=origin.instruction,
+            shape_index=origin.index,
+            size_bytes=value.bytes,
+            offset=0,
+            kind=kinds.get(id(value.root()), "temp"),
+            value_sizes=origin.value_sizes,
+        )
+
+
+def _nested_buffers(module: HloModule, computation: int) -> Iterator[StoredBuffer]:
+    """What a loop's body or a branch needs besides its operands and results."""
+    flow = Flow(module, computation)
+    passed = {id(v.root()) for v in flow.held[module.roots[computation]].values()}
+    for value in flow.values:
+        opcode = module.instructions[value.instruction].opcode
+        if opcode in ("parameter", "constant"):
+            passed.add(id(value.root()))
+    for value in flow.values:
+        if value.bytes and id(value.root()) not in passed:
+            yield StoredBuffer(
+                value.instruction, value.index, value.bytes, 0, "temp", value.value_sizes
+            )
+
+
+class Flow:
+    """Which buffers hold the results of every instruction of one computation.
+
+    Attributes:
+        sequence: the computation's instructions in execution order.
+        values: everything defined, in execution order.
+        held: by instruction and shape index, the value there.
+        last_read: when a value is read last, by its `id`; results: after the end.
+    """
+
+    def __init__(self, module: HloModule, computation: int) -> None:
+        self.sequence = _sequence(module, computation)
+        self.values: list[Value] = []
+        self.held: dict[int, dict[Index, Value]] = {}
+        self._module, self._computation = module, computation
+        for number in self.sequence:
+            self.held[number] = self._results(number, module.instructions[number])
+        self.last_read = self._last_reads()
+        for number in self.sequence:
+            self._share(number, module.instructions[number])
+
+    def origin(self, value: Value) -> Value:
+        """Where a value was computed, if XLA has only moved it since."""
+        while True:
+            instruction = self._module.instructions[value.instruction]
+            if instruction.op_name or instruction.opcode not in _MOVES:
+                return value
+            source = self.held[instruction.operands[0]].get(())
+            if source is None:
+                return value
+            if self._module.instructions[source.instruction].opcode in (
+                "parameter",
+                "constant",
+            ):
+                return value
+            value = source
+
+    def _results(self, number: int, instruction: Instruction) -> dict[Index, Value]:
+        opcode = instruction.opcode
+        operands = [self.held[o] for o in instruction.operands]
+        if opcode in _FORWARDS:
+            return operands[0]
+        if opcode == "tuple":
+            return {
+                (i, *index): value
+                for i, operand in enumerate(operands)
+                for index, value in operand.items()
+            }
+        if opcode == "get-tuple-element":
+            return _element(operands[0], (instruction.tuple_index,))
+        if opcode.endswith("-done"):
+            if () in operands[0]:
+                return operands[0]
+            return _element(operands[0], _RESULT_PART.get(opcode[:-5], (1,)))
+        is_started = opcode.endswith("-start")
+        made = {}
+        for index, shape in _leaves(instruction.shape):
+            if is_started and index and index[:1] != _RESULT_PART.get(opcode[:-6], (1,)):
+                # Operands, which have to stay until the end of the move, and contexts.
+                source = _passed(operands, index if opcode != "copy-start" else (0,))
+                if source is not None and index != (2,):
+                    made[index] = source
+                continue
+            value = Value(number, index, *_sizes(shape))
+            self.values.append(value)
+            made[index] = value
+        return made
+
+    def _last_reads(self) -> dict[int, int]:
+        last: dict[int, int] = {}
+        for at, number in enumerate(self.sequence):
+            for operand in self._module.instructions[number].operands:
+                for value in self.held[operand].values():
+                    last[id(value)] = at
+            for value in self.held[number].values():
+                last.setdefault(id(value), at)
+        for value in self.held[self._module.roots[self._computation]].values():
+            last[id(value)] = len(self.sequence)
+        return last
+
+    def _share(self, number: int, instruction: Instruction) -> None:
+        """Results that lie where an operand lay: known in advance, or noted by XLA."""
+        results = self.held[number]
+        for index, operand, operand_index in _shared(instruction, results):
+            if operand >= len(instruction.operands):
+                continue
+            result = results.get(index)
+            source = self.held[instruction.operands[operand]].get(operand_index)
+            if result is None or source is None or result.instruction != number:
+                continue
+            if result.bytes == source.bytes and result.root() is not source.root():
+                result.storage = source.root()
+
+
+def _shared(
+    instruction: Instruction, results: dict[Index, Value]
+) -> Iterator[tuple[Index, int, Index]]:
+    """(shape index of a result, operand, shape index in it) that share their memory."""
+    if instruction.opcode == "while":
+        yield from ((index, 0, index) for index in results)
+    if instruction.opcode in ("dynamic-update-slice", "scatter"):
+        yield (), 0, ()
+    for entry in instruction.aliasing:
+        yield (
+            tuple(repeated(entry, _ALIASING_OUTPUT_INDEX)),
+            sum(repeated(entry, _ALIASING_OPERAND)),
+            tuple(repeated(entry, _ALIASING_OPERAND_INDEX)),
+        )
+    # XLA:TPU numbers operands, then results: [["0", "6"]] puts result 0 of a fusion with
+    # six operands where its first operand was.
+    if b'"aliasing_operands"' in instruction.backend_config:
+        lists = json.loads(instruction.backend_config)["aliasing_operands"]["lists"]
+        count = len(instruction.operands)
+        for group in lists:
+            numbers = [int(n) for n in group["indices"]]
+            sources = [n for n in numbers if n < count]
+            for n in numbers:
+                if n >= count and sources:
+                    yield (() if () in results else (n - count,)), sources[0], ()
+
+
+def _nested(module: HloModule, computation: int) -> list[int]:
+    """Computations that its instructions run as programs of their own."""
+    return [
+        called
+        for number in _sequence(module, computation)
+        if module.instructions[number].opcode in _RUNS_NESTED
+        for called in module.instructions[number].called
+    ]
+
+
+def _sequence(module: HloModule, computation: int) -> tuple[int, ...]:
+    """In execution order; computations without a schedule are listed in such an order."""
+    scheduled = module.sequences.get(computation)
+    if scheduled:
+        return scheduled
+    return tuple(n for n, i in module.instructions.items() if i.computation == computation)
+
+
+def _passed(operands: list[dict[Index, Value]], index: Index) -> Value | None:
+    """The operand at (0, i, ...) of an asynchronous start."""
+    position = index[1:2]
+    if index[:1] != (0,) or sum(position) >= len(operands):
+        return None
+    return operands[sum(position)].get(index[2:])
+
+
+def _element(held: dict[Index, Value], prefix: Index) -> dict[Index, Value]:
+    length = len(prefix)
+    return {i[length:]: value for i, value in held.items() if i[:length] == prefix}
+
+
+def _leaves(shape: bytes, index: Index = ()) -> Iterator[tuple[Index, bytes]]:
+    """The arrays in a shape, by shape index."""
+    elements = [value for field, value in fields(shape) if field == _SHAPE_TUPLE]
+    is_tuple = elements or _TUPLE in repeated(shape, _SHAPE_ELEMENT_TYPE)
+    if not is_tuple:
+        yield index, shape
+    for i, element in enumerate(elements):
+        yield from _leaves(element, (*index, i))
+
+
+def _sizes(shape: bytes) -> tuple[int, tuple[int, ...]]:
+    """Bytes of an array in main memory, and those the program's value may have."""
+    kind, dimensions, layout = 0, [], b""
+    for field, value in fields(shape):
+        if field == _SHAPE_ELEMENT_TYPE:
+            kind = value
+        elif field == _SHAPE_DIMENSIONS:
+            dimensions += integers(value)
+        elif field == _SHAPE_LAYOUT:
+            layout = value
+    bits, space, order, tiles = _BITS.get(kind, 0), _MAIN_MEMORY, [], []
+    value_bytes = math.prod(dimensions) * max(bits, 8 if bits else 0) // 8
+    for field, value in fields(layout):
+        if field == _LAYOUT_MINOR_TO_MAJOR:
+            order += integers(value)
+        elif field == _LAYOUT_TILES:
+            tiles.append(repeated(value, _TILE_DIMENSIONS))
+        elif field == _LAYOUT_ELEMENT_BITS:
+            bits = value or bits
+        elif field == _LAYOUT_MEMORY_SPACE:
+            space = value
+    physical = [dimensions[i] for i in reversed(order)] if order else dimensions
+    stored = (math.prod(_tiled(physical, tiles)) * bits + 7) // 8
+    sizes = (value_bytes, 2 * value_bytes) if kind == _BF16 else (value_bytes,)
+    return (stored if space == _MAIN_MEMORY else 0), sizes
+
+
+def _tiled(dimensions: list[int], tiles: list[list[int]]) -> list[int]:
+    """Dimensions, major first, padded to whole tiles.
+
+    A tile splits the last dimensions; the next one splits what the first has left.
+    """
+    for tile in tiles:
+        padded = [1] * max(0, len(tile) - len(dimensions)) + dimensions
+        split = len(padded) - len(tile)
+        counts = [-(-n // t) for n, t in zip(padded[split:], tile, strict=True)]
+        dimensions = [*padded[:split], *counts, *tile]
+    return dimensions
