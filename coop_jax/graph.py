@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from coop_jax.costs import (
     seconds,
 )
 from coop_jax.materialize import Materialization
-from coop_jax.program import Program, may_run_again
+from coop_jax.program import Program, may_run_again, reads, writes
 from coop_jax.targets import Target
 
 _SMALL_OVERWRITE_BYTES = 64 * 1024
@@ -206,17 +207,39 @@ def _ragged(name: str, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
 
 
 def _in_place_pairs(k, op, body, tensors, in_pool) -> list[tuple[int, int, int]]:
-    """Pairs where an elementwise operation may write over an operand of the same type."""
-    if not all(is_elementwise(eqn) or is_view(eqn) for eqn in body):
-        return []
-    return [
-        (k, i, o)
-        for o in op.outputs
-        for i in op.inputs
-        if in_pool[i] > 0
-        and in_pool[i] == in_pool[o]
-        and tensors[i].aval.dtype == tensors[o].aval.dtype
-    ]
+    """Pairs where an operation may write over an operand of the same type.
+
+    As XLA's fusions do: whatever lies between the two is elementwise, so that every
+    element is read before it is written; other operands may be broadcast or gathered.
+    """
+    pairs = []
+    for i in op.inputs:
+        same = [
+            o
+            for o in op.outputs
+            if in_pool[i] > 0
+            and in_pool[i] == in_pool[o]
+            and tensors[i].aval.dtype == tensors[o].aval.dtype
+        ]
+        if same and _is_read_by_element(body, tensors[i]):
+            pairs += [(k, i, o) for o in same]
+    return pairs
+
+
+def _is_read_by_element(body, operand) -> bool:
+    """Do the equations that depend on an operand work element by element?"""
+    size = math.prod(operand.aval.shape)
+    depends = {operand}
+    for eqn in body:
+        if depends.isdisjoint(reads(eqn)):
+            continue
+        made = writes(eqn)
+        if not (is_elementwise(eqn) or is_view(eqn)):
+            return False
+        if any(math.prod(v.aval.shape) != size for v in made):
+            return False
+        depends.update(made)
+    return True
 
 
 def _overwrites(program, operations, tensors, external) -> np.ndarray:
