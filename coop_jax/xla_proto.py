@@ -1,7 +1,8 @@
 """What XLA stores of a compiled program, and where.
 
-XLA publishes, for every executable, the optimized module (`HloModuleProto`) and, on CPU
-and GPU, what it stores where (`BufferAssignmentProto`). The few fields needed here are
+XLA publishes, for every executable, the optimized module (`HloModuleProto`) and, unless
+it compiled for a device that is not there, what it stores where
+(`BufferAssignmentProto`). The few fields needed here are
 decoded by hand, so that no protobuf package is required. Compared with reading the HLO
 text, this gives the exact buffers, sizes and addresses, and needs no grammar. Where only
 the module is published, its schedule says what is stored (`coop_jax.xla_schedule`).

@@ -1,10 +1,10 @@
 """Schedule to buffers: what is stored, where XLA publishes no buffer assignment.
 
-XLA:TPU publishes the optimized module with its schedule and with the layout of every
-value, but not its buffer assignment. Nearly all of that follows: every instruction of
-the schedule defines a buffer, except those that only pass on what their operands hold;
-the layout says in which memory it lies and how much its tiles take there. Only the
-addresses are lost.
+For a device that is not there, XLA publishes the optimized module with its schedule and
+with the layout of every value, but not its buffer assignment. Nearly all of that follows:
+every instruction of the schedule defines a buffer, except those that only pass on what
+their operands hold; the layout says in which memory it lies and how much its tiles take
+there. Only the addresses are lost.
 
 A value that XLA keeps in the chip's own vector memory takes no main memory and is
 yielded with no bytes: it is stored, at no cost.
