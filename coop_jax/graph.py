@@ -181,7 +181,10 @@ def _core_graph(
             max(materialization.workspace_bytes.get(i, 0) for i in op.equations)
         )
         recomputable.append(all(map(may_run_again, body)))
-        in_place += _in_place_pairs(k, op, body, tensors, in_pool)
+        if materialization.overwrites_in_fusions or all(
+            is_elementwise(eqn) or is_view(eqn) for eqn in body
+        ):
+            in_place += _in_place_pairs(k, op, body, tensors, in_pool)
     return _ext.Graph(
         op_seconds=np.array(op_seconds, np.float64),
         op_workspace_bytes=np.array(workspace, np.int64),
@@ -209,8 +212,8 @@ def _ragged(name: str, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
 def _in_place_pairs(k, op, body, tensors, in_pool) -> list[tuple[int, int, int]]:
     """Pairs where an operation may write over an operand of the same type.
 
-    As XLA's fusions do: whatever lies between the two is elementwise, so that every
-    element is read before it is written; other operands may be broadcast or gathered.
+    Whatever lies between the two is elementwise, so that every element is read before it
+    is written; other operands may be broadcast or gathered.
     """
     pairs = []
     for i in op.inputs:
