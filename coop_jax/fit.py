@@ -15,7 +15,7 @@ def fit(
     *args: Any,
     target: str | None = None,
     budget: int | str = "device",
-    planner: str | PlanOptions = "coop",
+    planner: str | PlanOptions = "search",
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
     donate_argnums: int | Sequence[int] | None = None,
