@@ -140,7 +140,7 @@ def plan_graph(
     Arguments:
         graph: what to plan.
         pool_bytes: bytes of the one contiguous pool that all its tensors share.
-        policy: `"coop"`, `"dtr"`, `"dte"`, `"lookahead"` (Coop with exact next uses in
+        policy: `"search"`, `"coop"`, `"dtr"`, `"dte"`, `"lookahead"` (exact next uses in
             place of staleness), or `PlanOptions` as a whole.
         options: further arguments of `PlanOptions`, with a policy given by name.
 
