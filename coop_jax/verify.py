@@ -136,7 +136,7 @@ class BudgetSearch:
         room = budget_bytes - self._fixed_bytes
         pool, error = room, 0
         best: Measured | None = None
-        for _ in range(_MAX_COMPILATIONS):
+        for attempt in range(_MAX_COMPILATIONS):
             schedule = plan_pool(self._graph, pool, self._options)
             if schedule is None:
                 break
@@ -147,7 +147,8 @@ class BudgetSearch:
                 if best is not None:
                     break
                 error = measured.total_bytes - candidate.planned_bytes
-                pool -= max(over + over // 8, room // 200)
+                # Not all of it comes back: a second miss takes off twice as much.
+                pool -= max((1 + attempt) * (over + over // 8), room // 200)
                 continue
             if best is not None:
                 return min(best, measured, key=lambda m: m.recompute_seconds)

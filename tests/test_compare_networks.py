@@ -73,11 +73,11 @@ def test_sizes(name):
 
 def test_rows_on_disk_are_read_as_they_were(tmp_path):
     rows = [
-        Row("unmodified", "unmodified", None, 4 * 2**20, 100, 0.5, 1.0, 1),
-        Row("dots", "checkpoint", None, 3 * 2**20, 110, 0.75, 1.5, 1),
+        Row("unmodified", "unmodified", None, 5 * 2**20, 4 * 2**20, 100, 0.5, 1.0, 1),
+        Row("dots", "checkpoint", None, None, 3 * 2**20, 110, 0.75, 1.5, 1),
         Row("by default", "checkpoint", measured_bytes=5, note="a, note"),
-        Row(at("dots"), "coop_jax", 3 * 2**20, 2 * 2**20, 105, 0.625, None, 4),
-        Row("coop_jax at 1 B", "coop_jax", 1, None, note="infeasible, at least 2 B"),
+        Row(at("dots"), "coop_jax", 3 * 2**20, 2 * 2**20, 2 * 2**20, 105, 0.625, None, 4),
+        Row("coop_jax at 1 B", "coop_jax", 1, note="infeasible, at least 2 B"),
     ]
     assert records.read(tmp_path, "net") == []
     for row in rows:
@@ -86,6 +86,8 @@ def test_rows_on_disk_are_read_as_they_were(tmp_path):
     records.write_table(tmp_path, "net", Comparison("cpu", tuple(rows)))
     summary = records.write_summary(tmp_path, ["net", "other"]).read_text()
     assert "| net | dots | 3 | 1.500 | 2 | 1.250 | 1.50 |  |" in summary
+    assert "2 rows: median error 12.5%, worst 25.0%" in summary
+    assert "median 2, at most 2" in summary
     table = (tmp_path / "net.md").read_text()
     assert "infeasible, at least 2 B" in table
     assert sys.version.split()[0] in table

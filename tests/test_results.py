@@ -56,7 +56,7 @@ def test_losses_over_20_steps(name, dtype):
     planned = coop_jax.remat_train_step(problem.train_step, budget="60%", donate_argnums=0)
     plan = planned.plan(problem.state, problem.batch, problem.key)
     assert plan.measured_bytes <= plan.budget_bytes
-    assert plan.recomputed_flops > 0
+    assert plan.recomputations  # of the bf16 mixer only moves, which are no FLOPs
     expected = train(unmodified, problem, problem.fresh_state())
     start = nudged(problem.fresh_state(), dtype)
     rounding = np.abs(train(unmodified, problem, start) - expected).max()

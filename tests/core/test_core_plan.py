@@ -350,8 +350,8 @@ def test_all_switches_agree_where_there_is_room_for_everything():
     ("options", "message"),
     [
         ({"policy": "best"},
-         "PlanOptions: `policy` must be one of 'coop', 'dtr', 'dte', 'lookahead', got "
-         "'best'"),
+         "PlanOptions: `policy` must be one of 'coop', 'dtr', 'dte', 'lookahead', "
+         "'search', got 'best'"),
         ({"dtr_neighbourhood": "far"},
          "`dtr_neighbourhood` must be one of 'estar', 'eq', 'local', got 'far'"),
         ({"alignment": 0}, "`alignment` must be a power of two, got 0"),
