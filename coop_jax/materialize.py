@@ -154,7 +154,7 @@ def from_compiled(
         unmapped,
         "compiled",
         num_partitions,
-        module.unlisted_bytes,
+        unlisted_bytes=module.unlisted_bytes,
     )
 
 

@@ -24,6 +24,10 @@ from coop_jax.trace import flatten
 from coop_jax.verify import BudgetSearch
 
 
+# What XLA's temporaries take beyond the buffers it lists counts as fixed up to this part.
+_MOST_UNLISTED = 10
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class TracedStep:
     """A traced step: its flat program, and how to jit another program in its place.
@@ -145,7 +149,12 @@ def fit_step(
         fixed_bytes = predicted_fixed_bytes(traced.program)
     else:
         materialization = materialize.of_compiled(traced.program, tagged)
-        fixed_bytes = memory_figures(tagged).fixed_bytes + materialization.unlisted_bytes
+        figures = memory_figures(tagged)
+        # Of a step that mostly lives in a TPU's vector memory nearly everything is unlisted
+        # and not fixed at all: counted, it would refuse budgets that XLA keeps.
+        fixed_bytes = figures.fixed_bytes + min(
+            materialization.unlisted_bytes, figures.temp_bytes // _MOST_UNLISTED
+        )
     graph = build_graph(traced.program, materialization, target)
     del as_written, tagged, unmodified
     log(f"graph: {graph}")
