@@ -23,7 +23,6 @@ from coop_jax.targets import target_of
 from coop_jax.trace import flatten
 from coop_jax.verify import BudgetSearch
 
-
 # What XLA's temporaries take beyond the buffers it lists counts as fixed up to this part.
 _MOST_UNLISTED = 10
 
