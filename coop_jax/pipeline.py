@@ -16,7 +16,7 @@ from coop_jax.budget import format_bytes, resolve_budget
 from coop_jax.costs import aval_bytes, flops
 from coop_jax.graph import build_graph
 from coop_jax.measure import compile_measured, memory_figures
-from coop_jax.plan import PlanOptions, planner_options, unconstrained
+from coop_jax.plan import PlanOptions, needed_bytes, planner_options, unconstrained
 from coop_jax.program import Program
 from coop_jax.report import Plan, planned_plan, unmodified_plan
 from coop_jax.targets import target_of
@@ -203,7 +203,7 @@ def predict_step(
     program = traced.program
     graph = build_graph(program, materialize.from_rules(program), target)
     fixed_bytes = predicted_fixed_bytes(program)
-    unmodified = unconstrained(graph, options).statistics.peak_bytes + fixed_bytes
+    unmodified = needed_bytes(unconstrained(graph, options), options) + fixed_bytes
     budget_bytes = resolve_budget(budget, unmodified, device)
     if unmodified <= budget_bytes:
         return traced.function(program)

@@ -223,13 +223,11 @@ def test_a_transformer_fits_in_part_of_its_memory_on_an_h200():
 
 @needs_tpu
 @pytest.mark.slow
-def test_a_transformer_fits_in_part_of_its_memory_on_a_tpu():
-    shapes, step = transformer(num_layers=2, width=128, num_heads=1, batch_size=16)
-    try:
-        plan = coop_jax.fit(step, *shapes, target="v5e", budget="60%", donate_argnums=0)
-    except coop_jax.InfeasibleBudgetError:
-        pytest.xfail("XLA:TPU publishes no buffer assignment: planned from rules")
-    assert plan.measured_bytes <= plan.budget_bytes == int(0.6 * plan.unmodified_bytes)
+def test_a_step_fits_in_part_of_its_memory_on_a_tpu():
+    # Activations of 64 MiB: of smaller ones the chip's vector memory holds most.
+    shapes = jax.eval_shape(lambda: mlp_arguments(layers=8, batch=65536, width=256))
+    plan = coop_jax.fit(mlp_step, *shapes, target="v5e", budget="80%", donate_argnums=0)
+    assert plan.measured_bytes <= plan.budget_bytes == int(0.8 * plan.unmodified_bytes)
     assert plan.recomputed_flops > 0
 
 

@@ -10,14 +10,12 @@ import sys
 
 import jax
 import numpy as np
-from jax.experimental import topologies
 
-HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
-from ffi.exchanges import TARGET, exchange  # noqa: E402
+from ffi.exchanges import TARGET, exchange
 
-from coop_jax import _ext  # noqa: E402
+from coop_jax import _ext, topology
 
 
 def chain(arena, x):
@@ -32,21 +30,17 @@ def chain(arena, x):
 def main():
     handler = _ext.registrations()["CUDA"]["coop_exchange"]
     jax.ffi.register_ffi_target(TARGET, handler, platform="CUDA")
-    topology = topologies.get_topology_desc(
-        platform="cuda",
-        topology="1x1x1",
-        target_config=(HERE / "h200.txtpb").read_text(),
-    )
-    device = jax.sharding.SingleDeviceSharding(topology.devices[0])
-    step = jax.jit(chain, donate_argnums=0, in_shardings=device, out_shardings=device)
-    compiled = step.lower(
+    device = topology.named_device("h200")
+    shapes = (
         jax.ShapeDtypeStruct((1 << 20,), np.uint8),
         jax.ShapeDtypeStruct((1024,), np.float32),
-    ).compile()
+    )
+    step = jax.jit(chain, donate_argnums=0)
+    compiled = step.lower(*topology.placed(shapes, device)).compile()
     text = compiled.as_text()
     memory = compiled.memory_analysis()
     found = {
-        "device": topology.devices[0].device_kind,
+        "device": device.device_kind,
         "exchanges": text.count(f'custom_call_target="{TARGET}"'),
         "copies": text.count(" copy(") + text.count("copy-start"),
         "alias_bytes": memory.alias_size_in_bytes,

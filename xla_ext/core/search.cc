@@ -44,8 +44,7 @@ class Search {
     if (IsFeasible(best_) && best_.recompute_seconds > 0) Improve();
     return {.decisions = best_.decisions,
             .recompute_seconds = best_.recompute_seconds,
-            .peak_bytes = best_.peak_bytes,
-            .num_rollouts = num_rollouts_};
+            .peak_bytes = best_.peak_bytes};
   }
 
  private:
@@ -68,7 +67,6 @@ class Search {
 
   // Rolls `plan` out and fills in its figures; false if it takes too long.
   bool Evaluate(Plan& plan, Seconds limit) {
-    ++num_rollouts_;
     const bool finished = rollout_.Run(plan.decisions, limit);
     effort_ -= std::ssize(rollout_.executions()) + 1;
     if (!finished) return false;
@@ -220,7 +218,7 @@ class Search {
       const GapIdx gap = gaps_.at(version.tensor, execution.position);
       if (plan.decisions[At(gap)] != kKeep) {
         recomputed_.push_back(
-            {gap, execution.position, graph_.seconds(execution.op)});
+            {gap, graph_.seconds(execution.op)});
       }
     }
   }
@@ -292,7 +290,6 @@ class Search {
 
   struct Recomputed {
     GapIdx gap;
-    Position position;
     Seconds seconds;
   };
 
@@ -305,7 +302,6 @@ class Search {
   CutFinder cuts_;
   std::mt19937_64 random_;
   Plan best_;
-  int64_t num_rollouts_ = 0;
   std::vector<Recomputed> recomputed_;
   std::vector<std::pair<double, int64_t>> ranked_;
   std::vector<Bytes> above_;  // By stretch.

@@ -22,7 +22,6 @@ struct SearchResult {
   Decisions decisions;
   Seconds recompute_seconds = 0;
   Bytes peak_bytes = 0;  // The most bytes alive at once.
-  int64_t num_rollouts = 0;
 };
 
 // Decisions that keep at most `capacity` bytes alive, with the least
