@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from coop_jax import pareto
 from coop_jax.budget import check_budget, format_bytes
 from coop_jax.comparison import Comparison, Row, at
 from coop_jax.policies import Policy, Wrap, default_policies
@@ -17,11 +18,9 @@ from coop_jax.versions import REFUSED, Versions
 
 SMALLEST = "coop_jax, smallest"
 _BY_DEFAULT = "{}, XLA's defaults"
-# Budgets between the smallest one of coop_jax and the tightest policy, as parts of the
-# way on a logarithmic scale.
-_TIGHTER = (1 / 3, 2 / 3)
-# Closer together than this, two budgets say the same.
-_SAME_BUDGET = 0.02
+# A row of coop_jax that undercuts a policy in bytes by less than this part, and in time,
+# says what a row at exactly the policy's bytes would: every row takes compilations.
+_SAME_BYTES = 0.1
 
 
 def compare(
@@ -52,13 +51,15 @@ def compare(
     `wrap(block, remat=jax.checkpoint, **options)` is the block itself for the unmodified
     step and for coop_jax, and `remat(block, policy=policy, **options)` for a policy.
 
-    Rows: the step as written; each policy; coop_jax with the bytes of each policy as
-    its budget; coop_jax at the smallest budget that works and at two in between it and
-    the tightest policy. Bytes are XLA's, of compiled steps. Operations are counted in
-    the jaxprs, recomputation included. Seconds are modelled in one way for all: the
-    operations of the unmodified step, each at the target's roofline, times how often a
-    version executes it. On CPU, XLA would undo `jax.checkpoint`; its rows are compiled
-    with `xla_disable_hlo_passes=cse_barrier_expander`, and one row without.
+    Rows: the step as written; each policy; coop_jax at the smallest budget that works,
+    with the bytes of policies as its budget, and half way in between (on a logarithmic
+    scale). Policies that others beat in bytes and time get no row of coop_jax at their
+    bytes; neither does one that is beaten in both by a row of coop_jax that needs hardly
+    less. Bytes are XLA's, of compiled steps. Operations are counted in the jaxprs,
+    recomputation included. Seconds are modelled in one way for all: the operations of
+    the unmodified step, each at the target's roofline, times how often a version
+    executes it. On CPU, XLA would undo `jax.checkpoint`; its rows are compiled with
+    `xla_disable_hlo_passes=cse_barrier_expander`, and one row without.
 
     Arguments:
         make_step: `make_step(wrap)` returns the step: a pure function of pytrees of
@@ -71,7 +72,7 @@ def compare(
             the arguments are on.
         donate_argnums: as in `jax.jit`; what the step replaces.
         budgets: further budgets for coop_jax, as `remat_train_step` takes them, in place
-            of the smallest and of those in between. `()`: none.
+            of the smallest and of the one in between. `()`: none.
         planner: as in `remat_train_step`; None for its default.
         measure_seconds: run every version in turns with the unmodified step.
         known_rows: rows of an earlier, interrupted comparison; not made again.
@@ -106,11 +107,6 @@ def compare(
         return row
 
     def add_planned(name: str, budget: int | str) -> Row:
-        same = [
-            row for row in rows if row.kind == "coop_jax" and row.budget_bytes == budget
-        ]
-        if same:
-            return add(name, lambda: dataclasses.replace(same[0], name=name))
         return add(name, lambda: versions.planned(name, budget))
 
     unmodified = add("unmodified", versions.unmodified)
@@ -121,20 +117,29 @@ def compare(
         tightest = min(by_policy, key=_bytes).name
         name = _BY_DEFAULT.format(tightest)
         add(name, lambda: versions.checkpoint_by_default(name, policies[tightest]))
-    for row in sorted(by_policy, key=_bytes, reverse=True):
-        add_planned(at(row.name), _bytes(row))
     if extra is None:
-        smallest = add(
-            SMALLEST, lambda: versions.planned(SMALLEST, versions.smallest_bytes())
-        )
+        smallest = add(SMALLEST, lambda: versions.smallest(SMALLEST))
         start = min(map(_bytes, by_policy), default=_bytes(unmodified))
-        for budget in _in_between(_bytes(smallest), start):
-            add_planned(f"coop_jax at {budget / _bytes(unmodified):.1%}", budget)
+        budget = round((_bytes(smallest) * start) ** 0.5)
+        if _bytes(smallest) < (1 - _SAME_BYTES) * budget:
+            add_planned(at(f"{budget / _bytes(unmodified):.1%}"), budget)
     else:
         for budget in extra:
             shown = budget if isinstance(budget, str) else format_bytes(budget)
             add_planned(at(shown), budget)
+    for row in sorted(pareto.optimal(by_policy), key=_bytes):
+        if not any(_stands_for(ours, row) for ours in rows):
+            add_planned(at(row.name), _bytes(row))
     return Comparison(target_of(versions.device).name, tuple(rows))
+
+
+def _stands_for(ours: Row, policy: Row) -> bool:
+    """Is it a row of coop_jax that beats the policy, with nearly all of its bytes?"""
+    return (
+        ours.kind == "coop_jax"
+        and ours.beats(policy)
+        and _bytes(ours) >= (1 - _SAME_BYTES) * _bytes(policy)
+    )
 
 
 def _bytes(row: Row) -> int:
@@ -142,12 +147,6 @@ def _bytes(row: Row) -> int:
     known = row.budget_bytes if row.measured_bytes is None else row.measured_bytes
     assert known is not None
     return known
-
-
-def _in_between(smallest: int, start: int) -> list[int]:
-    if start < smallest * (1 + _SAME_BUDGET) ** (1 + len(_TIGHTER)):
-        return []
-    return [round(start * (smallest / start) ** part) for part in _TIGHTER]
 
 
 def _placed(args: tuple, target: str | None) -> tuple:

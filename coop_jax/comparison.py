@@ -59,6 +59,16 @@ class Row:
     num_compilations: int = 1
     note: str = ""
 
+    def beats(self, other: Row) -> bool:
+        """Does it need at most the other's bytes, and at most its modelled time?"""
+        return _at_most(self.measured_bytes, other.measured_bytes) and _at_most(
+            self.modelled_seconds, other.modelled_seconds
+        )
+
+
+def _at_most(ours: float | None, others: float | None) -> bool:
+    return ours is not None and others is not None and ours <= others
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
@@ -87,13 +97,19 @@ class Comparison:
         )
 
     def matched(self) -> list[tuple[Row, Row]]:
-        """Every policy with coop_jax at the bytes that the policy needs."""
-        by_name = {row.name: row for row in self.rows}
-        return [
-            (row, by_name[at(row.name)])
-            for row in self.rows
-            if row.kind == "checkpoint" and at(row.name) in by_name
-        ]
+        """Every policy with the fastest row of coop_jax that needs at most its bytes."""
+        ours = sorted(
+            (row for row in self.rows if row.kind == "coop_jax" and row.modelled_seconds),
+            key=lambda row: row.modelled_seconds or 0.0,
+        )
+        pairs = []
+        for row in self.rows:
+            if row.kind == "checkpoint" and row.modelled_seconds is not None:
+                fits = (o for o in ours if _at_most(o.measured_bytes, row.measured_bytes))
+                fastest = next(fits, None)
+                if fastest is not None:
+                    pairs.append((row, fastest))
+        return pairs
 
     def prediction_errors(self) -> list[float]:
         """Of every row with both: predicted over measured bytes, less 1."""
@@ -154,6 +170,6 @@ class Comparison:
         )
 
 
-def at(policy: str) -> str:
-    """The name of coop_jax's row at the bytes of a policy."""
-    return f"coop_jax at {policy}"
+def at(budget: str) -> str:
+    """The name of coop_jax's row at a budget, or at the bytes of a policy."""
+    return f"coop_jax at {budget}"

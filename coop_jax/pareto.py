@@ -71,6 +71,15 @@ def frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return kept
 
 
+def optimal(rows: Iterable[Row]) -> list[Row]:
+    """The rows that no other beats; one of those that are equal in bytes and time."""
+    kept: list[Row] = []
+    for row in rows:
+        if not any(other.beats(row) for other in kept):
+            kept = [*(other for other in kept if not row.beats(other)), row]
+    return kept
+
+
 def _points(rows: Iterable[Row], base_seconds: float) -> dict[str, tuple[float, float]]:
     """What is known of both, by name: MiB and time relative to the unmodified step."""
     return {

@@ -21,10 +21,12 @@ from coop_jax.program import Program
 from coop_jax.report import Plan, planned_plan, unmodified_plan
 from coop_jax.targets import target_of
 from coop_jax.trace import flatten
-from coop_jax.verify import BudgetSearch
+from coop_jax.verify import BudgetSearch, Measured
 
 # What XLA's temporaries take beyond the buffers it lists counts as fixed up to this part.
 _MOST_UNLISTED = 10
+# Compilations before any plan: the step as written, and the one that says what is stored.
+_OF_UNMODIFIED = 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,21 +130,45 @@ def fit_step(
     `unmodified` is what `compile_both` returned, for several budgets of one step.
     """
     as_written, unmodified_bytes, tagged = unmodified or compile_both(traced)
-    num_compilations = 2
     device = traced.device()
     budget_bytes = resolve_budget(budget, unmodified_bytes, device)
     log(
         f"unmodified step: {format_bytes(unmodified_bytes)}, budget "
         f"{format_bytes(budget_bytes)}"
     )
-    target = target_of(device)
-    options = planner_options(planner, target.alignment_bytes)
     if as_written is not None and unmodified_bytes <= budget_bytes:
         total_flops = sum(map(flops, traced.program.eqns))
         plan = unmodified_plan(
-            device, budget_bytes, unmodified_bytes, num_compilations, total_flops
+            device, budget_bytes, unmodified_bytes, _OF_UNMODIFIED, total_flops
         )
         return FittedStep(as_written, jax.jit(traced.fn, **traced.jit_options), plan)
+    search = _search(traced, planner, log, tagged)
+    del as_written, tagged, unmodified
+    return _fitted(traced, search, search.run(budget_bytes), budget_bytes, unmodified_bytes)
+
+
+def fit_smallest(
+    traced: TracedStep,
+    planner: str | PlanOptions,
+    log: Callable[[str], None],
+    unmodified: tuple[Any, int, Any],
+) -> FittedStep:
+    """As `fit_step`, at the smallest budget that works."""
+    _, unmodified_bytes, tagged = unmodified
+    search = _search(traced, planner, log, tagged)
+    found = search.smallest()
+    return _fitted(traced, search, found, found.total_bytes, unmodified_bytes)
+
+
+def _search(
+    traced: TracedStep,
+    planner: str | PlanOptions,
+    log: Callable[[str], None],
+    tagged: Any,
+) -> BudgetSearch:
+    """The search for a step under a budget; `tagged` is None if XLA refused it."""
+    device = traced.device()
+    target = target_of(device)
     if tagged is None:
         materialization = materialize.from_rules(traced.program)
         fixed_bytes = predicted_fixed_bytes(traced.program)
@@ -155,19 +181,27 @@ def fit_step(
             materialization.unlisted_bytes, figures.temp_bytes // _MOST_UNLISTED
         )
     graph = build_graph(traced.program, materialization, target)
-    del as_written, tagged, unmodified
     log(f"graph: {graph}")
-    search = BudgetSearch(graph, options, fixed_bytes, device.platform, traced.compile, log)
-    best = search.run(budget_bytes)
+    options = planner_options(planner, target.alignment_bytes)
+    return BudgetSearch(graph, options, fixed_bytes, device.platform, traced.compile, log)
+
+
+def _fitted(
+    traced: TracedStep,
+    search: BudgetSearch,
+    found: Measured,
+    budget_bytes: int,
+    unmodified_bytes: int,
+) -> FittedStep:
     plan = planned_plan(
-        device,
+        traced.device(),
         budget_bytes,
         unmodified_bytes,
-        num_compilations + search.num_compilations,
-        graph,
-        best,
+        _OF_UNMODIFIED + search.num_compilations,
+        search.graph,
+        found,
     )
-    return FittedStep(best.compiled, traced.jit(best.candidate.program), plan)
+    return FittedStep(found.compiled, traced.jit(found.candidate.program), plan)
 
 
 def compile_both(traced: TracedStep) -> tuple[Any, int, Any]:

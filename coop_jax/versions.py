@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import statistics
@@ -22,6 +23,7 @@ from coop_jax.pipeline import (
     FittedStep,
     TracedStep,
     compile_both,
+    fit_smallest,
     fit_step,
     predicted_fixed_bytes,
 )
@@ -65,9 +67,12 @@ class Versions:
         self._make_step = make_step
         self._args = args
         self._donate_argnums = donate_argnums
+        if planner is None:
+            planner = inspect.signature(remat_train_step).parameters["planner"].default
         self._planner = planner
         self._measures_seconds = measures_seconds
         self._verbose = verbose
+        self._by_program: dict[str, Row] = {}
         self._traced = TracedStep.trace(
             self._step(unwrapped),
             {"donate_argnums": donate_argnums},
@@ -106,10 +111,14 @@ class Versions:
                 "`jax.checkpoint` that is differentiated. Wrap what should be "
                 "recomputed, e.g. `block = wrap(block)`, before taking gradients."
             )
+        lowered = traced.lower()
+        text = lowered.as_text()
+        if text in self._by_program:  # what a policy names may not occur: same program
+            return dataclasses.replace(self._by_program[text], name=name)
         step = executed(traced.jaxpr, self._donated)
         options = _KEEP_BARRIERS if self.device.platform == "cpu" else None
-        compiled, measured_bytes = self._compiled(lambda: traced.lower().compile(options))
-        return Row(
+        compiled, measured_bytes = self._compiled(lambda: lowered.compile(options))
+        row = Row(
             name=name,
             kind="checkpoint",
             measured_bytes=measured_bytes,
@@ -118,6 +127,8 @@ class Versions:
             measured_ratio=self._measured_ratio(compiled),
             note=_refusal(compiled),
         )
+        self._by_program[text] = row
+        return row
 
     def checkpoint_by_default(self, name: str, policy: Policy) -> Row:
         """The same as XLA:CPU compiles it unless told otherwise.
@@ -138,7 +149,13 @@ class Versions:
         """The step under a budget; a row without bytes if the budget is infeasible."""
         self._log(f"{name}: {budget if isinstance(budget, str) else format_bytes(budget)}")
         try:
-            fitted = self._fit(budget)
+            fitted = fit_step(
+                self._traced,
+                check_budget(budget),
+                self._planner,
+                self._log,
+                self._compiled_both,
+            )
         except InfeasibleBudgetError as error:
             return Row(
                 name=name,
@@ -147,6 +164,17 @@ class Versions:
                 num_compilations=0,
                 note=f"infeasible, at least {format_bytes(error.smallest_bytes)}",
             )
+        return self._row(name, fitted)
+
+    def smallest(self, name: str) -> Row:
+        """The step at the smallest budget that works."""
+        self._log(name)
+        return self._row(
+            name,
+            fit_smallest(self._traced, self._planner, self._log, self._compiled_both),
+        )
+
+    def _row(self, name: str, fitted: FittedStep) -> Row:
         plan = fitted.plan
         counted = executed(fitted.jitted.trace(*self._args).jaxpr, self._donated)
         return Row(
@@ -166,24 +194,6 @@ class Versions:
         schedule = unconstrained(self._time_model.graph, options)
         fixed_bytes = predicted_fixed_bytes(self._traced.program)
         return fixed_bytes + needed_bytes(schedule, options)
-
-    def smallest_bytes(self) -> int:
-        """The smallest budget that works."""
-        self._log("the smallest budget")
-        try:
-            fitted = self._fit(1)
-        except InfeasibleBudgetError as error:
-            return error.smallest_bytes
-        raise AssertionError(f"A step that fits into a byte: {fitted.plan}")
-
-    def _fit(self, budget: int | str) -> FittedStep:
-        """As `remat_train_step` does, with what all budgets share compiled once."""
-        planner = self._planner
-        if planner is None:
-            planner = inspect.signature(remat_train_step).parameters["planner"].default
-        return fit_step(
-            self._traced, check_budget(budget), planner, self._log, self._compiled_both
-        )
 
     def _step(self, wrap: Wrap) -> Callable:
         step = self._make_step(wrap)
