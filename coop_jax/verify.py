@@ -17,7 +17,13 @@ from coop_jax.errors import InfeasibleBudgetError
 from coop_jax.graph import StepGraph
 from coop_jax.measure import compile_measured
 from coop_jax.placement import input_copies_are_free
-from coop_jax.plan import PlanOptions, needed_bytes, plan_pool, smallest_pool
+from coop_jax.plan import (
+    PlanOptions,
+    SmallestPool,
+    needed_bytes,
+    plan_pool,
+    smallest_pool,
+)
 from coop_jax.program import Program
 from coop_jax.rewrite import rewrite
 from coop_jax.segments import Segment, cut

@@ -148,7 +148,7 @@ def test_ours_never_needs_more_than_the_policy(comparison):
 
 
 def test_policies_that_are_the_same_program_are_compiled_once():
-    nothing = {name: NOTHING for name in ("first", "second")}
+    nothing = dict.fromkeys(("first", "second"), NOTHING)
     nothing["named"] = jax.checkpoint_policies.save_only_these_names("absent")
     compared = coop_jax.compare(
         make_step, *arguments(), policies=nothing, budgets=(), donate_argnums=0
