@@ -12,6 +12,7 @@ import numpy as np
 
 from coop_jax import _compat, _ext
 from coop_jax._compat import Literal
+from coop_jax.accumulation import accumulations
 from coop_jax.cones import cones_in_order
 from coop_jax.costs import (
     aval_bytes,
@@ -170,6 +171,7 @@ def _core_graph(
         not is_external and not is_pinned and v in outputs
         for v, is_external, is_pinned in zip(tensors, external, pinned, strict=True)
     ]
+    addends = dict(accumulations(program).values())
     op_seconds, workspace, recomputable, in_place = [], [], [], []
     for k, op in enumerate(operations):
         body = [eqns[i] for i in op.equations]
@@ -184,7 +186,13 @@ def _core_graph(
         if materialization.overwrites_in_fusions or all(
             is_elementwise(eqn) or is_view(eqn) for eqn in body
         ):
-            in_place += _in_place_pairs(k, op, body, tensors, in_pool)
+            shapes = materialization.stored_shape
+            in_place += [
+                (k, i, o)
+                for _, i, o in _in_place_pairs(k, op, body, tensors, in_pool)
+                if shapes.get(tensors[i]) == shapes.get(tensors[o])
+            ]
+        in_place += _scattered_pairs(k, op, addends, tensors, in_pool)
     return _ext.Graph(
         op_seconds=np.array(op_seconds, np.float64),
         op_workspace_bytes=np.array(workspace, np.int64),
@@ -195,7 +203,7 @@ def _core_graph(
         tensor_external=np.array(external, bool),
         tensor_pinned=np.array(pinned, bool),
         tensor_output=np.array(is_output, bool),
-        in_place=np.array(in_place, np.int64).reshape(-1, 3),
+        in_place=np.array([*dict.fromkeys(in_place)], np.int64).reshape(-1, 3),
         overwrites=overwrites,
     )
 
@@ -227,6 +235,17 @@ def _in_place_pairs(k, op, body, tensors, in_pool) -> list[tuple[int, int, int]]
         if same and _is_read_by_element(body, tensors[i]):
             pairs += [(k, i, o) for o in same]
     return pairs
+
+
+def _scattered_pairs(k, op, addends, tensors, in_pool) -> list[tuple[int, int, int]]:
+    """Pairs where an operation scatters into one of its operands."""
+    return [
+        (k, i, o)
+        for o in op.outputs
+        for i in op.inputs
+        if addends.get(tensors[o]) is tensors[i]
+        if in_pool[i] > 0 and in_pool[i] == in_pool[o]
+    ]
 
 
 def _is_read_by_element(body, operand) -> bool:

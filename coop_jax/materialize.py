@@ -19,6 +19,7 @@ from typing import Any
 import jax
 
 from coop_jax import _compat
+from coop_jax.accumulation import accumulations
 from coop_jax.costs import aval_bytes, is_fusible
 from coop_jax.hlo_module import Instruction
 from coop_jax.program import Program, writes
@@ -45,6 +46,8 @@ class Materialization:
             loss, the largest buffer of a language model; XLA:CPU mostly does not (with
             this, plans of a conv net missed by 7 MiB of 46 rather than by 2).
         unlisted_bytes: what XLA's temporaries take beyond all buffers it lists.
+        stored_shape: XLA's shape of a stored value, where it is known: a fusion writes
+            over operands of its own shape only, and products are flattened.
     """
 
     stored_bytes: dict[Any, int]
@@ -55,6 +58,7 @@ class Materialization:
     num_partitions: int = 1
     overwrites_in_fusions: bool = False
     unlisted_bytes: int = 0
+    stored_shape: dict[Any, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     def bytes_of(self, var: Any) -> int:
         """Bytes of a value on one device: XLA's, or those of its type.
@@ -95,8 +99,10 @@ def from_compiled(
     """Read the materialisation of a tagged program off its compiled module."""
     inside = _instructions_by_computation(module)
     stored: dict[Any, int] = {}
+    shapes: dict[Any, tuple[int, ...]] = {}
     workspace: dict[int, int] = defaultdict(int)
     consumers = _consumers(program)
+    sums = accumulations(program)
     when = {number: at for at, number in enumerate(module.schedule)}
     position: dict[Any, int] = {}
     unmapped = 0
@@ -130,6 +136,8 @@ def from_compiled(
             value = _matching_value(program, consumers, near, fused, sizes)
             if value is not None:
                 break
+        while value in sums:
+            value = sums[value][0]
         if value is not None:
             at = when.get(buffer.instruction)
             if at is not None:
@@ -138,6 +146,8 @@ def from_compiled(
             continue  # a result that takes over an argument: no memory of its own
         if value is not None:
             stored[value] = max(stored.get(value, 0), buffer.size_bytes)
+            if buffer.dimensions is not None:
+                shapes[value] = buffer.dimensions
         elif near:
             workspace[near[0]] = max(workspace[near[0]], buffer.size_bytes)
         else:
@@ -155,6 +165,7 @@ def from_compiled(
         "compiled",
         num_partitions,
         unlisted_bytes=module.unlisted_bytes,
+        stored_shape=shapes,
     )
 
 

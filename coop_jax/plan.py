@@ -63,11 +63,24 @@ def planner_options(planner: str | PlanOptions, alignment_bytes: int) -> PlanOpt
     )
 
 
-def plan_pool(graph: StepGraph, pool_bytes: int, options: PlanOptions) -> Any | None:
-    """A schedule that keeps all tensors inside `pool_bytes`, or None if there is none."""
+def plan_pool(
+    graph: StepGraph,
+    pool_bytes: int,
+    options: PlanOptions,
+    preferred_bytes: int | None = None,
+) -> Any | None:
+    """A schedule that keeps all tensors inside `pool_bytes`, or None if there is none.
+
+    With `preferred_bytes`, the search keeps so few bytes alive wherever no single
+    operation needs more, as far as it can; the other planners keep to them everywhere.
+    """
+    if preferred_bytes is not None:
+        preferred_bytes = max(0, preferred_bytes)
+        if not (options.policy == "search" and options.limits_live_bytes):
+            pool_bytes, preferred_bytes = min(pool_bytes, preferred_bytes), None
     if pool_bytes <= 0:
         return None
-    schedule = _ext.plan(graph.core, pool_bytes, options)
+    schedule = _ext.plan(graph.core, pool_bytes, options, preferred_bytes)
     return _validated(graph, schedule) if isinstance(schedule, Schedule) else None
 
 

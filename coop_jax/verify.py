@@ -37,8 +37,9 @@ _MARGIN = 1 / 128
 # room unused, and if it recomputes for at least this part of the step's time.
 _SLACK_WORTH_USING = 0.04
 _GAIN_WORTH_TRYING = 0.02
-# Pools tried, relative to the smallest one that can be planned, when nothing else fits.
-_FLOOR_POOLS = (1.0, 1.06, 1.15, 1.3)
+# When nothing else fits: the smallest pool that can be planned, and how much of it the
+# plan may use where no single operation needs more.
+_FLOOR_PREFERENCES = (1.0, 0.9, 0.8)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,36 +139,40 @@ class BudgetSearch:
     def _floor(self, smallest: SmallestPool, budget_bytes: int) -> Measured:
         """The first of the tightest plans that keeps the budget, or else the smallest.
 
-        The tightest plan is not always the tightest step: XLA needs the more beyond a
-        plan, the more there is recomputed. So a little more room is tried, for as long
-        as the compiled steps get smaller.
+        Few operations need all of the smallest pool. XLA places what the others keep
+        worse than the plan does, and so above it: they get less, for as long as the
+        compiled steps get smaller.
         """
         tried: list[Measured] = []
-        for factor in _FLOOR_POOLS:
-            schedule = plan_pool(
-                self.graph, int(smallest.pool_bytes * factor), self._options
-            )
-            if schedule is None:
-                schedule = smallest.schedule
+        for part in _FLOOR_PREFERENCES:
+            pool = smallest.pool_bytes
+            schedule = smallest.schedule
+            if part < 1:
+                preferred = plan_pool(self.graph, pool, self._options, int(part * pool))
+                schedule = preferred or schedule
             measured = self._compile(self._candidate(schedule, 0))
             tried.append(measured)
-            is_better = measured is min(tried, key=_least)
+            is_better = tried.count(measured) == 1 and measured is min(tried, key=_least)
             if not is_better or _least(measured) <= (False, budget_bytes):
                 break
         return min(tried, key=_least)
 
     def _search(self, budget_bytes: int) -> Measured | None:
-        """Shrink the pool until XLA's figure fits; then once try to use what is left."""
+        """Use less until XLA's figure fits; then once try to use what is left."""
         room = budget_bytes - self._fixed_bytes
-        pool, error = room - int(_MARGIN * room), 0
+        preferred, error = room - int(_MARGIN * room), 0
         best: Measured | None = None
+        seen: set[bytes] = set()
         for attempt in range(_MAX_COMPILATIONS):
-            schedule = plan_pool(self.graph, pool, self._options)
+            schedule = plan_pool(self.graph, room, self._options, preferred)
             if schedule is None and attempt == 0:
-                pool = room
-                schedule = plan_pool(self.graph, pool, self._options)
+                schedule = plan_pool(self.graph, room, self._options)
             if schedule is None:
                 break
+            if schedule.steps.tobytes() in seen:  # Tensors are large: ask for more.
+                preferred -= room // 50
+                continue
+            seen.add(schedule.steps.tobytes())
             candidate = self._candidate(schedule, error)
             measured = self._compile(candidate)
             over = measured.total_bytes - budget_bytes
@@ -176,7 +181,7 @@ class BudgetSearch:
                     break
                 error = measured.total_bytes - candidate.planned_bytes
                 # Not all of it comes back: a second miss takes off twice as much.
-                pool -= max((1 + attempt) * (over + over // 8), room // 200)
+                preferred -= max((1 + attempt) * (over + over // 8), room // 200)
                 continue
             if best is not None:
                 return min(best, measured, key=lambda m: m.recompute_seconds)
@@ -185,7 +190,7 @@ class BudgetSearch:
             if -over <= _SLACK_WORTH_USING * room or gain <= _GAIN_WORTH_TRYING:
                 break
             # Half of it: the error of one plan says little about that of the next.
-            pool, error = pool + -over // 2, 0
+            preferred, error = preferred + -over // 2, 0
         return best
 
     def _candidate(self, schedule: Any, error: int) -> Candidate:

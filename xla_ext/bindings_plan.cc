@@ -372,13 +372,22 @@ std::vector<std::string> ValidateAsText(const Graph& graph,
 void BindFunctions(nb::module_& m) {
   m.def(
       "plan",
-      [](const Graph& graph, Bytes capacity, const PlanOptions& options) {
+      [](const Graph& graph, Bytes capacity, const PlanOptions& options,
+         std::optional<Bytes> preferred_bytes) {
         CheckCapacity("plan", capacity);
+        if (preferred_bytes) CheckCapacity("plan", *preferred_bytes);
+        PlanOptions preferring = options;
+        preferring.preferred_bytes = preferred_bytes;
         nb::gil_scoped_release release;
-        return Plan(graph, capacity, options);
+        return Plan(graph, capacity, preferring);
       },
       nb::arg("graph"), nb::arg("capacity"), nb::arg("options"),
-      "A schedule for a pool of `capacity` bytes, or why there is none.");
+      nb::arg("preferred_bytes") = nb::none(), R"(
+A schedule for a pool of `capacity` bytes, or why there is none.
+
+`preferred_bytes` (search): keep so few bytes alive wherever no single operation
+needs more, if that can be done.
+)");
   m.def("unconstrained", &PlanUnconstrained, nb::arg("graph"),
         nb::arg("options"), nb::call_guard<nb::gil_scoped_release>(),
         "The schedule without eviction. More capacity than its "

@@ -26,15 +26,19 @@ class Bound {
     return bytes;
   }
 
-  Bytes AtOp(OpIdx op) const {
-    Bytes bytes = stays_[At(op + 1)];
-    bytes += RoundUp(graph_.workspace_bytes(op), alignment_);
+  Bytes AtOp(OpIdx op) const { return stays_[At(op + 1)] + Own(op); }
+
+  // What `op` needs besides the tensors that stay.
+  Bytes Own(OpIdx op) const {
+    Bytes bytes = RoundUp(graph_.workspace_bytes(op), alignment_);
     for (const TensorIdx t : graph_.inputs(op)) bytes += Stays(t) ? 0 : Size(t);
     for (const TensorIdx t : graph_.outputs(op)) {
       bytes += Stays(t) ? 0 : Size(t);
     }
     return bytes - SharedAt(op);
   }
+
+  const std::vector<Bytes>& stays() const { return stays_; }
 
   Bytes AtEnd() const {
     Bytes bytes = stays_[At(graph_.end() + 1)];
@@ -95,6 +99,15 @@ class Bound {
 };
 
 }  // namespace
+
+Needs FindNeeds(const Graph& graph, Bytes alignment) {
+  const Bound bound(graph, alignment);
+  Needs needs{.stays = bound.stays(), .own = {}};
+  for (OpIdx op = 0; op < graph.num_ops(); ++op) {
+    needs.own.push_back(bound.Own(op));
+  }
+  return needs;
+}
 
 LowerBound FindLowerBound(const Graph& graph, Bytes alignment) {
   const Bound bound(graph, alignment);

@@ -2,6 +2,8 @@
 #ifndef COOP_CORE_BOUNDS_H_
 #define COOP_CORE_BOUNDS_H_
 
+#include <vector>
+
 #include "core/graph.h"
 #include "core/types.h"
 
@@ -22,6 +24,17 @@ struct LowerBound {
 // back. It knows nothing of the layout, so the smallest feasible pool may be
 // larger.
 [[nodiscard]] LowerBound FindLowerBound(const Graph& graph, Bytes alignment);
+
+// The same, apart: what one execution of an operation needs where it runs.
+struct Needs {
+  std::vector<Bytes> stays;  // By position + 1: tensors without a way back.
+  std::vector<Bytes> own;    // By operation: what it reads and makes besides.
+
+  [[nodiscard]] Bytes At(OpIdx op, Position position) const {
+    return stays[coop::At(position + 1)] + own[coop::At(op)];
+  }
+};
+[[nodiscard]] Needs FindNeeds(const Graph& graph, Bytes alignment);
 
 }  // namespace coop
 

@@ -27,9 +27,9 @@ CutFinder::CutFinder(const Graph& graph, const GapTable& gaps,
       visited_(At(graph.num_ops()), 0) {}
 
 std::span<const Cut> CutFinder::Find(const Decisions& decisions,
-                                     Bytes capacity) {
+                                     std::span<const Bytes> above) {
   cuts_.clear();
-  IndexExcess(capacity);
+  IndexExcess(above);
   if (num_above_.back() == 0) return cuts_;
   IndexVersions();
   IndexReads();
@@ -47,14 +47,12 @@ std::span<const Cut> CutFinder::Find(const Decisions& decisions,
   return cuts_;
 }
 
-void CutFinder::IndexExcess(Bytes capacity) {
-  const auto live = rollout_.live_bytes();
-  num_above_.assign(live.size() + 1, 0);
-  bytes_above_.assign(live.size() + 1, 0);
-  for (size_t e = 0; e < live.size(); ++e) {
-    const Bytes above = std::max<Bytes>(0, live[e] - capacity);
-    num_above_[e + 1] = num_above_[e] + (above > 0);
-    bytes_above_[e + 1] = bytes_above_[e] + static_cast<double>(above);
+void CutFinder::IndexExcess(std::span<const Bytes> above) {
+  num_above_.assign(above.size() + 1, 0);
+  bytes_above_.assign(above.size() + 1, 0);
+  for (size_t e = 0; e < above.size(); ++e) {
+    num_above_[e + 1] = num_above_[e] + (above[e] > 0);
+    bytes_above_[e + 1] = bytes_above_[e] + static_cast<double>(above[e]);
   }
 }
 

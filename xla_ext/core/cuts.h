@@ -30,9 +30,10 @@ class CutFinder {
   CutFinder(const Graph& graph, const GapTable& gaps, const Rollout& rollout);
 
   // All cuts that relieve a place where the rollout of `decisions` needs more
-  // than `capacity`. Valid until the next call.
+  // than it may: `above` has the bytes too many, by execution. Valid until the
+  // next call.
   [[nodiscard]] std::span<const Cut> Find(const Decisions& decisions,
-                                          Bytes capacity);
+                                          std::span<const Bytes> above);
 
   // The tensors on which the price of `cut` rests: what its recomputation reads
   // and what it makes. Valid until the next call.
@@ -41,7 +42,7 @@ class CutFinder {
  private:
   void IndexVersions();
   void IndexReads();
-  void IndexExcess(Bytes capacity);
+  void IndexExcess(std::span<const Bytes> above);
   void Consider(const Decisions& decisions, VersionIdx version, ExecIdx from,
                 ExecIdx to, int64_t read);
   Seconds Price(TensorIdx t, ExecIdx reader, double* held);

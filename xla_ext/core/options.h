@@ -43,6 +43,10 @@ struct PlanOptions {
   // The capacity limits the bytes alive at once; the offsets may take more: for
   // a compiler that lays the tensors out itself.
   bool limits_live_bytes = false;
+  // Search: keep so few bytes alive wherever no single operation needs more.
+  // One operation that needs nearly all of a pool leaves the others room that
+  // they need not use; used, it would be room for a compiler to fragment.
+  std::optional<Bytes> preferred_bytes;
 
   uint64_t seed = 0;  // Of DTR's sampling and of the search.
 

@@ -30,7 +30,8 @@ std::optional<Schedule> SearchInPool(const Graph& graph, Bytes capacity,
   Rollout rollout(graph, gaps, options.alignment);
   SearchOptions search{.alignment = options.alignment,
                        .effort = options.search_effort,
-                       .seed = options.seed};
+                       .seed = options.seed,
+                       .preferred_bytes = options.preferred_bytes};
   Bytes live_capacity = capacity;
   for (int attempt = 0; attempt < kPackingAttempts; ++attempt) {
     const SearchResult found =
@@ -66,6 +67,7 @@ PlanResult PlanBySearch(const Graph& graph, Bytes capacity,
     PlanOptions online = options;
     online.policy = policy;
     if (best) {
+      if (options.preferred_bytes) break;  // Which the others do not know.
       if (graph.num_ops() > kMostOpsToCompare) break;
       const double overhead = best->statistics.compute_overhead();
       if (overhead <= 1) break;

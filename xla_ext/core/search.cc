@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/bounds.h"
 #include "core/cuts.h"
 #include "core/rollout.h"
 
@@ -28,6 +29,9 @@ class Search {
       : graph_(graph),
         gaps_(gaps),
         capacity_(capacity),
+        preferred_(
+            std::min(capacity, options.preferred_bytes.value_or(capacity))),
+        needs_(FindNeeds(graph, options.alignment)),
         effort_(options.effort),
         rollout_(graph, gaps, options.alignment),
         cuts_(graph, gaps, rollout_),
@@ -41,6 +45,9 @@ class Search {
   SearchResult Run() {
     StartGreedily();
     if (!IsFeasible(best_)) Descend();
+    // What is preferred cannot be had everywhere: then a little more of it.
+    if (best_.peak_bytes <= capacity_) preferred_ += best_.bytes_above;
+    if (best_.peak_bytes <= capacity_) best_.bytes_above = 0;
     if (IsFeasible(best_) && best_.recompute_seconds > 0) Improve();
     return {.decisions = best_.decisions,
             .recompute_seconds = best_.recompute_seconds,
@@ -52,16 +59,13 @@ class Search {
     Decisions decisions;
     Seconds recompute_seconds = std::numeric_limits<Seconds>::infinity();
     Bytes peak_bytes = std::numeric_limits<Bytes>::max();
+    Bytes bytes_above = std::numeric_limits<Bytes>::max();  // At most, anywhere.
   };
 
-  bool IsFeasible(const Plan& plan) const {
-    return plan.peak_bytes <= capacity_;
-  }
+  static bool IsFeasible(const Plan& plan) { return plan.bytes_above == 0; }
 
-  bool IsBetter(const Plan& a, const Plan& b) const {
-    const Bytes above_a = std::max<Bytes>(0, a.peak_bytes - capacity_);
-    const Bytes above_b = std::max<Bytes>(0, b.peak_bytes - capacity_);
-    if (above_a != above_b) return above_a < above_b;
+  static bool IsBetter(const Plan& a, const Plan& b) {
+    if (a.bytes_above != b.bytes_above) return a.bytes_above < b.bytes_above;
     return a.recompute_seconds < b.recompute_seconds;
   }
 
@@ -72,7 +76,27 @@ class Search {
     if (!finished) return false;
     plan.recompute_seconds = rollout_.recompute_seconds();
     plan.peak_bytes = rollout_.peak_bytes();
+    MeasureAbove();
+    plan.bytes_above = std::max<Bytes>(0, plan.peak_bytes - capacity_);
+    for (const Bytes above : above_) {
+      plan.bytes_above = std::max(plan.bytes_above, above);
+    }
     return true;
+  }
+
+  // The bytes above what is preferred, or needed, by execution of the rollout.
+  void MeasureAbove() {
+    const auto live = rollout_.live_bytes();
+    const auto executions = rollout_.executions();
+    above_.resize(live.size());
+    for (size_t e = 0; e < live.size(); ++e) {
+      Bytes limit = preferred_;
+      if (live[e] > limit && limit < capacity_) {
+        const auto& [op, position, _] = executions[e];
+        limit = std::clamp(needs_.At(op, position), limit, capacity_);
+      }
+      above_[e] = std::max<Bytes>(0, live[e] - limit);
+    }
   }
 
   // What lies behind the last use: made again for everyone, made again once, or
@@ -96,7 +120,7 @@ class Search {
   bool Repair(Plan& plan, Seconds limit, double noise) {
     while (Evaluate(plan, limit)) {
       if (IsFeasible(plan)) return true;
-      const auto found = cuts_.Find(plan.decisions, capacity_);
+      const auto found = cuts_.Find(plan.decisions, above_);
       effort_ -= std::ssize(rollout_.reads());
       if (found.empty() || effort_ < -max_overdraft()) return false;
       Apply(plan, found, noise);
@@ -142,12 +166,12 @@ class Search {
 
   // The bytes above capacity, the worst of each stretch of executions.
   void IndexAbove() {
-    const auto live = rollout_.live_bytes();
-    stretch_ = 1 + std::ssize(live) / kStretches;
-    above_.assign(At(std::ssize(live) / stretch_ + 1), 0);
-    for (ExecIdx e = 0; e < std::ssize(live); ++e) {
-      Bytes& above = above_[At(e / stretch_)];
-      above = std::max(above, live[At(e)] - capacity_);
+    const ExecIdx end = std::ssize(above_);
+    stretch_ = 1 + end / kStretches;
+    worst_.assign(At(end / stretch_ + 1), 0);
+    for (ExecIdx e = 0; e < end; ++e) {
+      Bytes& worst = worst_[At(e / stretch_)];
+      worst = std::max(worst, above_[At(e)]);
     }
   }
 
@@ -156,9 +180,9 @@ class Search {
     bool has_relieved = false;
     const ExecIdx end = (cut.to - 1) / stretch_;
     for (ExecIdx i = (cut.from + 1) / stretch_; i <= end; ++i) {
-      Bytes& above = above_[At(i)];
-      if (above <= 0) continue;
-      above -= rollout_.Size(t);
+      Bytes& worst = worst_[At(i)];
+      if (worst <= 0) continue;
+      worst -= rollout_.Size(t);
       has_relieved = true;
     }
     return has_relieved;
@@ -296,6 +320,8 @@ class Search {
   const Graph& graph_;
   const GapTable& gaps_;
   const Bytes capacity_;
+  Bytes preferred_;
+  const Needs needs_;
   int64_t effort_;
   Seconds program_seconds_ = 0;
   Rollout rollout_;
@@ -304,7 +330,8 @@ class Search {
   Plan best_;
   std::vector<Recomputed> recomputed_;
   std::vector<std::pair<double, int64_t>> ranked_;
-  std::vector<Bytes> above_;  // By stretch.
+  std::vector<Bytes> above_;  // By execution.
+  std::vector<Bytes> worst_;  // By stretch.
   ExecIdx stretch_ = 1;
   std::vector<int64_t> touched_;  // By tensor: the round that touched it last.
   int64_t round_ = 0;

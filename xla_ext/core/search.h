@@ -3,6 +3,7 @@
 #define COOP_CORE_SEARCH_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "core/gaps.h"
 #include "core/graph.h"
@@ -16,6 +17,9 @@ struct SearchOptions {
   // rather than a time: the same plan on every machine.
   int64_t effort = 3'000'000;
   uint64_t seed = 0;
+  // Keep so few bytes alive wherever no single operation needs more; the
+  // capacity stays the limit.
+  std::optional<Bytes> preferred_bytes;
 };
 
 struct SearchResult {
