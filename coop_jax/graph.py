@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from coop_jax import _compat, _ext
 from coop_jax._compat import Literal
 from coop_jax.accumulation import accumulations
-from coop_jax.cones import cones_in_order
+from coop_jax.cones import Cone, cones_in_order
 from coop_jax.costs import (
     aval_bytes,
     flops,
@@ -21,6 +22,7 @@ from coop_jax.costs import (
     is_view,
     seconds,
 )
+from coop_jax.early_order import early_order
 from coop_jax.materialize import Materialization
 from coop_jax.program import Program, may_run_again, reads, writes
 from coop_jax.targets import Target
@@ -91,6 +93,7 @@ def build_graph(
     materialization: Materialization,
     target: Target,
     *,
+    early: bool = False,
     inputs_in_pool: bool = False,
 ) -> StepGraph:
     """The planner's graph of a program, with times for a target.
@@ -99,37 +102,41 @@ def build_graph(
         program: flat program.
         materialization: what of it is stored.
         target: whose rates give every operation its time.
+        early: not in XLA's order, but every operation as soon as it frees memory.
         inputs_in_pool: the paper's model: parameters, optimizer state and batch lie
             pinned in the pool, and results stay there. Default: XLA's, where arguments
             and results have buffers of their own.
     """
     eqns = program.eqns
     inputs = list(dict.fromkeys([*program.constvars, *program.invars]))
-    tensors = list(inputs)
-    index_of = {v: i for i, v in enumerate(tensors)}
-    operations = []
-    for cone in cones_in_order(program, materialization):
-        for v in cone.makes:
-            index_of[v] = len(tensors)
-            tensors.append(v)
-        operations.append(
-            Operation(
-                equations=cone.equations,
-                inputs=tuple(sorted(index_of[v] for v in cone.reads)),
-                outputs=tuple(index_of[v] for v in cone.makes),
-            )
-        )
-    outputs = {v for v in program.outvars if not isinstance(v, Literal)}
-    donated_vars = {v for v, d in zip(program.invars, program.donated, strict=True) if d}
     num_inputs = len(inputs)
-    external = [
-        not inputs_in_pool and (i < num_inputs or v in outputs)
-        for i, v in enumerate(tensors)
-    ]
-    in_pool = tuple(
-        0 if is_external else materialization.bytes_of(v)
-        for v, is_external in zip(tensors, external, strict=True)
-    )
+    outputs = {v for v in program.outvars if not isinstance(v, Literal)}
+    cones = list(cones_in_order(program, materialization))
+    tensors, operations = _tensors_and_operations(inputs, cones)
+
+    def is_external(tensors: Sequence[Any]) -> list[bool]:
+        return [
+            not inputs_in_pool and (i < num_inputs or v in outputs)
+            for i, v in enumerate(tensors)
+        ]
+
+    def bytes_in_pool(tensors: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(
+            0 if outside else materialization.bytes_of(v)
+            for v, outside in zip(tensors, is_external(tensors), strict=True)
+        )
+
+    if early:
+        order = early_order(
+            [op.inputs for op in operations],
+            [op.outputs for op in operations],
+            bytes_in_pool(tensors),
+            _must_precede(program, operations, tensors, is_external(tensors)),
+        )
+        tensors, operations = _tensors_and_operations(inputs, [cones[k] for k in order])
+    donated_vars = {v for v, d in zip(program.invars, program.donated, strict=True) if d}
+    external = is_external(tensors)
+    in_pool = bytes_in_pool(tensors)
     core = _core_graph(
         program, materialization, target, operations, tensors, in_pool, external
     )
@@ -142,8 +149,46 @@ def build_graph(
         in_pool_bytes=in_pool,
         core=core,
         flops=tuple(sum(flops(eqns[i]) for i in op.equations) for op in operations),
-        index_of=index_of,
+        index_of={v: i for i, v in enumerate(tensors)},
     )
+
+
+def _tensors_and_operations(
+    inputs: Sequence[Any], cones: Iterable[Cone]
+) -> tuple[list[Any], list[Operation]]:
+    """Tensors are numbered in the order in which they are made, the inputs first."""
+    tensors = list(inputs)
+    index_of = {v: i for i, v in enumerate(tensors)}
+    operations = []
+    for cone in cones:
+        for v in cone.makes:
+            index_of[v] = len(tensors)
+            tensors.append(v)
+        operations.append(
+            Operation(
+                equations=cone.equations,
+                inputs=tuple(sorted(index_of[v] for v in cone.reads)),
+                outputs=tuple(index_of[v] for v in cone.makes),
+            )
+        )
+    return tensors, operations
+
+
+def _must_precede(program, operations, tensors, external) -> Iterator[tuple[int, int]]:
+    """Pairs of operations that keep their order though no value connects them.
+
+    Effects; and what reads an input comes before what overwrites it.
+    """
+    effects = [k for k, op in enumerate(operations) if program.eqns[op.anchor].effects]
+    yield from itertools.pairwise(effects)
+    overwritten_by = {
+        int(old): int(k)
+        for k, old, _ in _overwrites(program, operations, tensors, external)
+    }
+    for k, op in enumerate(operations):
+        for t in op.inputs:
+            if overwritten_by.get(t, k) != k:
+                yield k, overwritten_by[t]
 
 
 def _core_graph(

@@ -14,12 +14,12 @@ import jax
 from coop_jax import _compat, materialize
 from coop_jax.budget import format_bytes, resolve_budget
 from coop_jax.costs import aval_bytes, flops
-from coop_jax.graph import build_graph
+from coop_jax.graph import StepGraph, build_graph
 from coop_jax.measure import compile_measured, memory_figures
 from coop_jax.plan import PlanOptions, needed_bytes, planner_options, unconstrained
 from coop_jax.program import Program
 from coop_jax.report import Plan, planned_plan, unmodified_plan
-from coop_jax.targets import target_of
+from coop_jax.targets import Target, target_of
 from coop_jax.trace import flatten
 from coop_jax.verify import BudgetSearch, Measured
 
@@ -180,10 +180,21 @@ def _search(
         fixed_bytes = figures.fixed_bytes + min(
             materialization.unlisted_bytes, figures.temp_bytes // _MOST_UNLISTED
         )
-    graph = build_graph(traced.program, materialization, target)
-    log(f"graph: {graph}")
     options = planner_options(planner, target.alignment_bytes)
-    return BudgetSearch(graph, options, fixed_bytes, device.platform, traced.compile, log)
+    graphs = _graphs(traced.program, materialization, target, options)
+    log(f"graph: {graphs[0]}")
+    return BudgetSearch(graphs, options, fixed_bytes, device.platform, traced.compile, log)
+
+
+def _graphs(
+    program: Program,
+    materialization: materialize.Materialization,
+    target: Target,
+    options: PlanOptions,
+) -> list[StepGraph]:
+    """The step in XLA's order and, for the planner that compares plans, in another."""
+    orders = (False, True) if options.policy == "search" else (False,)
+    return [build_graph(program, materialization, target, early=e) for e in orders]
 
 
 def _fitted(
@@ -198,7 +209,6 @@ def _fitted(
         budget_bytes,
         unmodified_bytes,
         _OF_UNMODIFIED + search.num_compilations,
-        search.graph,
         found,
     )
     return FittedStep(found.compiled, traced.jit(found.candidate.program), plan)
@@ -235,14 +245,14 @@ def predict_step(
     target = target_of(device)
     options = planner_options(planner, target.alignment_bytes)
     program = traced.program
-    graph = build_graph(program, materialize.from_rules(program), target)
+    graphs = _graphs(program, materialize.from_rules(program), target, options)
     fixed_bytes = predicted_fixed_bytes(program)
-    unmodified = needed_bytes(unconstrained(graph, options), options) + fixed_bytes
+    unmodified = needed_bytes(unconstrained(graphs[0], options), options) + fixed_bytes
     budget_bytes = resolve_budget(budget, unmodified, device)
     if unmodified <= budget_bytes:
         return traced.function(program)
     search = BudgetSearch(
-        graph, options, fixed_bytes, device.platform, traced.compile, lambda line: None
+        graphs, options, fixed_bytes, device.platform, traced.compile, lambda line: None
     )
     return traced.function(search.predict(budget_bytes).program)
 

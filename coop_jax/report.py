@@ -133,11 +133,11 @@ def planned_plan(
     budget_bytes: int,
     unmodified_bytes: int,
     num_compilations: int,
-    graph: StepGraph,
     measured: Measured,
 ) -> Plan:
     """The plan that was accepted."""
     chosen = measured.candidate
+    graph = chosen.graph
     again = _recomputations(graph, chosen.segments)
     return Plan(
         target=_name(device),

@@ -9,7 +9,7 @@ shows corrects the pool of the next. A step over the budget is never returned.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from coop_jax.budget import format_bytes
@@ -50,6 +50,7 @@ class Candidate:
     error that an earlier plan showed.
     """
 
+    graph: StepGraph
     schedule: Any
     segments: list[Segment]
     program: Program
@@ -74,7 +75,7 @@ class BudgetSearch:
     """The search for the plan that keeps a budget with the least recomputation.
 
     Arguments:
-        graph: the step's graph.
+        graphs: the step's graph, in every order of operations that it may be planned in.
         options: of the planner.
         fixed_bytes: arguments and results, which no plan changes.
         platform: JAX's name of the platform that the step is compiled for.
@@ -84,14 +85,14 @@ class BudgetSearch:
 
     def __init__(
         self,
-        graph: StepGraph,
+        graphs: Sequence[StepGraph],
         options: PlanOptions,
         fixed_bytes: int,
         platform: str,
         compile_program: Callable[[Program], Any],
         log: Callable[[str], None],
     ) -> None:
-        self.graph = graph
+        self._graphs = graphs
         self._options = options
         self._fixed_bytes = fixed_bytes
         self._fence_free_inputs = input_copies_are_free(platform)
@@ -105,38 +106,40 @@ class BudgetSearch:
 
     def predict(self, budget_bytes: int) -> Candidate:
         """The plan for a budget by prediction alone; nothing is compiled."""
-        schedule = plan_pool(self.graph, budget_bytes - self._fixed_bytes, self._options)
-        if schedule is None:
-            smallest = smallest_pool(self.graph, self._options)
+        planned = self._plan(budget_bytes - self._fixed_bytes)
+        if planned is None:
+            graph, smallest = self._smallest_pool()
             raise InfeasibleBudgetError(
                 budget_bytes,
                 self._fixed_bytes + smallest.pool_bytes,
-                self.graph.describe(smallest.blocking_operation),
+                graph.describe(smallest.blocking_operation),
                 predicted=True,
             )
-        return self._candidate(schedule, 0)
+        return self._candidate(*planned, 0)
 
     def run(self, budget_bytes: int) -> Measured:
         """The best plan found that XLA confirms; raises `InfeasibleBudgetError`."""
         best = self._search(budget_bytes)
         if best is not None:
             return best
-        smallest = smallest_pool(self.graph, self._options)
-        found = self._floor(smallest, budget_bytes)
+        graph, smallest = self._smallest_pool()
+        found = self._floor(graph, smallest, budget_bytes)
         if found.total_bytes <= budget_bytes and found.compiled is not None:
             return found
         raise InfeasibleBudgetError(
             budget_bytes,
             found.total_bytes,
-            self.graph.describe(smallest.blocking_operation),
+            graph.describe(smallest.blocking_operation),
             predicted=found.compiled is None,
         )
 
     def smallest(self) -> Measured:
         """The step that needs the least of those tried when no budget is small enough."""
-        return self._floor(smallest_pool(self.graph, self._options), 0)
+        return self._floor(*self._smallest_pool(), 0)
 
-    def _floor(self, smallest: SmallestPool, budget_bytes: int) -> Measured:
+    def _floor(
+        self, graph: StepGraph, smallest: SmallestPool, budget_bytes: int
+    ) -> Measured:
         """The first of the tightest plans that keeps the budget, or else the smallest.
 
         Few operations need all of the smallest pool. XLA places what the others keep
@@ -148,9 +151,9 @@ class BudgetSearch:
             pool = smallest.pool_bytes
             schedule = smallest.schedule
             if part < 1:
-                preferred = plan_pool(self.graph, pool, self._options, int(part * pool))
+                preferred = plan_pool(graph, pool, self._options, int(part * pool))
                 schedule = preferred or schedule
-            measured = self._compile(self._candidate(schedule, 0))
+            measured = self._compile(self._candidate(graph, schedule, 0))
             tried.append(measured)
             is_better = tried.count(measured) == 1 and measured is min(tried, key=_least)
             if not is_better or _least(measured) <= (False, budget_bytes):
@@ -164,16 +167,17 @@ class BudgetSearch:
         best: Measured | None = None
         seen: set[bytes] = set()
         for attempt in range(_MAX_COMPILATIONS):
-            schedule = plan_pool(self.graph, room, self._options, preferred)
-            if schedule is None and attempt == 0:
-                schedule = plan_pool(self.graph, room, self._options)
-            if schedule is None:
+            planned = self._plan(room, preferred)
+            if planned is None and attempt == 0:
+                planned = self._plan(room)
+            if planned is None:
                 break
+            graph, schedule = planned
             if schedule.steps.tobytes() in seen:  # Tensors are large: ask for more.
                 preferred -= room // 50
                 continue
             seen.add(schedule.steps.tobytes())
-            candidate = self._candidate(schedule, error)
+            candidate = self._candidate(graph, schedule, error)
             measured = self._compile(candidate)
             over = measured.total_bytes - budget_bytes
             if over > 0 or measured.compiled is None:
@@ -193,13 +197,32 @@ class BudgetSearch:
             preferred, error = preferred + -over // 2, 0
         return best
 
-    def _candidate(self, schedule: Any, error: int) -> Candidate:
-        segments = cut(self.graph, schedule, fence_free_inputs=self._fence_free_inputs)
+    def _plan(
+        self, room: int, preferred: int | None = None
+    ) -> tuple[StepGraph, Any] | None:
+        """The plan that recomputes least, in any of the orders."""
+        plans = [
+            (graph, plan_pool(graph, room, self._options, preferred))
+            for graph in self._graphs
+        ]
+        return min(
+            ((graph, schedule) for graph, schedule in plans if schedule is not None),
+            key=lambda planned: planned[1].statistics.recompute_seconds,
+            default=None,
+        )
+
+    def _smallest_pool(self) -> tuple[StepGraph, SmallestPool]:
+        pools = [(graph, smallest_pool(graph, self._options)) for graph in self._graphs]
+        return min(pools, key=lambda found: found[1].pool_bytes)
+
+    def _candidate(self, graph: StepGraph, schedule: Any, error: int) -> Candidate:
+        segments = cut(graph, schedule, fence_free_inputs=self._fence_free_inputs)
         planned_bytes = self._fixed_bytes + needed_bytes(schedule, self._options)
         return Candidate(
+            graph=graph,
             schedule=schedule,
             segments=segments,
-            program=rewrite(self.graph, segments),
+            program=rewrite(graph, segments),
             planned_bytes=planned_bytes,
             predicted_bytes=planned_bytes + error,
         )

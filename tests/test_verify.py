@@ -19,7 +19,7 @@ def search(made, compile_program=None, figures_shift=0):
     step, graph, figures = made
     lines = []
     found = BudgetSearch(
-        graph,
+        [graph],
         PlanOptions(),
         figures.fixed_bytes + figures_shift,
         "cpu",

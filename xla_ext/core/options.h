@@ -38,7 +38,7 @@ struct PlanOptions {
   bool sampling = false;      // Look at about 2 sqrt(n) of n candidates.
 
   // Search, see SearchOptions and PackingOptions.
-  int64_t search_effort = 3'000'000;
+  int64_t search_effort = 10'000'000;
   int64_t packing_effort = 200'000'000;
   // The capacity limits the bytes alive at once; the offsets may take more: for
   // a compiler that lays the tensors out itself.

@@ -31,7 +31,8 @@ std::optional<Schedule> SearchInPool(const Graph& graph, Bytes capacity,
   SearchOptions search{.alignment = options.alignment,
                        .effort = options.search_effort,
                        .seed = options.seed,
-                       .preferred_bytes = options.preferred_bytes};
+                       .preferred_bytes = options.preferred_bytes,
+                       .overhead_limit = options.overhead_limit};
   Bytes live_capacity = capacity;
   for (int attempt = 0; attempt < kPackingAttempts; ++attempt) {
     const SearchResult found =

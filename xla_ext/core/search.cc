@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "core/bounds.h"
+#include "core/checkpoints.h"
 #include "core/cuts.h"
+#include "core/fills.h"
 #include "core/rollout.h"
 
 namespace coop {
@@ -21,6 +23,14 @@ constexpr int64_t kCutsPerRound = 24;
 // Choosing several cuts at once looks at the excess of so many stretches of the
 // program, not of every execution: long programs have long gaps.
 constexpr int64_t kStretches = 1024;
+// How often a repair that is stuck may keep something that it had dropped.
+constexpr int kMostUnblocked = 200;
+// A value is found worth keeping in rounds: what is kept changes what is made.
+constexpr int kFillRounds = 4;
+// The most parts that the way forward is cut into by a plan to start from.
+constexpr int64_t kMostSegments = 256;
+// Of the effort, what a first plan from each start may not take.
+constexpr int64_t kReserveOfEffort = 2;
 
 class Search {
  public:
@@ -35,15 +45,22 @@ class Search {
         effort_(options.effort),
         rollout_(graph, gaps, options.alignment),
         cuts_(graph, gaps, rollout_),
+        fills_(graph, gaps, rollout_),
         random_(options.seed),
-        touched_(At(graph.num_tensors()), 0) {
+        touched_(At(graph.num_tensors()), 0),
+        barred_(At(gaps.size()), 0),
+        reached_(At(graph.num_tensors()), 0) {
     for (OpIdx op = 0; op < graph.num_ops(); ++op) {
       program_seconds_ += graph.seconds(op);
+    }
+    if (options.overhead_limit) {
+      // Beyond, a plan is of no use; it may be on its way to quadratic work.
+      most_seconds_ = (*options.overhead_limit - 1) * program_seconds_;
     }
   }
 
   SearchResult Run() {
-    StartGreedily();
+    Start();
     if (!IsFeasible(best_)) Descend();
     // What is preferred cannot be had everywhere: then a little more of it.
     if (best_.peak_bytes <= capacity_) preferred_ += best_.bytes_above;
@@ -71,7 +88,8 @@ class Search {
 
   // Rolls `plan` out and fills in its figures; false if it takes too long.
   bool Evaluate(Plan& plan, Seconds limit) {
-    const bool finished = rollout_.Run(plan.decisions, limit);
+    const bool finished =
+        rollout_.Run(plan.decisions, std::min(limit, most_seconds_));
     effort_ -= std::ssize(rollout_.executions()) + 1;
     if (!finished) return false;
     plan.recompute_seconds = rollout_.recompute_seconds();
@@ -89,43 +107,116 @@ class Search {
     const auto live = rollout_.live_bytes();
     const auto executions = rollout_.executions();
     above_.resize(live.size());
+    room_.resize(live.size());
     for (size_t e = 0; e < live.size(); ++e) {
       Bytes limit = preferred_;
       if (live[e] > limit && limit < capacity_) {
         const auto& [op, position, _] = executions[e];
         limit = std::clamp(needs_.At(op, position), limit, capacity_);
       }
-      above_[e] = std::max<Bytes>(0, live[e] - limit);
+      room_[e] = limit - live[e];
+      above_[e] = std::max<Bytes>(0, -room_[e]);
     }
   }
 
-  // What lies behind the last use: made again for everyone, made again once, or
-  // kept for the recomputations that read it.
-  void StartGreedily() {
-    for (const int behind : {int{kKeepToEnd}, 0, int{kKeep}}) {
-      Plan plan{.decisions = gaps_.KeepAll()};
-      for (GapIdx gap = 0; gap < gaps_.size(); ++gap) {
-        if (gaps_.end(gap) == kNever && gaps_.may_drop(gap)) {
-          plan.decisions[At(gap)] = static_cast<uint8_t>(behind);
-        }
+  void Start() {
+    const int64_t reserve = effort_ / kReserveOfEffort;
+    StartFromEverything(kKeepToEnd);
+    if (IsFeasible(best_) && best_.recompute_seconds == 0) return;
+    StartFromCheckpoints(reserve);
+    for (const uint8_t behind : {uint8_t{0}, uint8_t{kKeep}}) {
+      if (effort_ > reserve) StartFromEverything(behind);
+    }
+  }
+
+  // Everything is kept but what lies behind the last use: that is made again
+  // for everyone, made again once, or kept for the recomputations that read it.
+  void StartFromEverything(uint8_t behind) {
+    Plan plan{.decisions = gaps_.KeepAll()};
+    for (GapIdx gap = 0; gap < gaps_.size(); ++gap) {
+      if (gaps_.end(gap) == kNever && gaps_.may_drop(gap)) {
+        plan.decisions[At(gap)] = behind;
       }
-      Repair(plan, std::numeric_limits<Seconds>::infinity(), 0);
-      if (best_.decisions.empty() || IsBetter(plan, best_)) best_ = plan;
-      if (IsFeasible(best_) && best_.recompute_seconds == 0) return;
+    }
+    Consider(std::move(plan));
+  }
+
+  void StartFromCheckpoints(int64_t reserve) {
+    Plan unmodified{.decisions = gaps_.KeepAll()};
+    Evaluate(unmodified, std::numeric_limits<Seconds>::infinity());
+    const Checkpoints checkpoints(graph_, gaps_, rollout_);
+    for (int64_t parts = 1; parts <= kMostSegments; parts *= 2) {
+      if (effort_ < reserve) return;
+      const Bytes segment_bytes = checkpoints.idle_bytes() / parts;
+      Consider({.decisions = checkpoints.Every(segment_bytes)});
+    }
+  }
+
+  void Consider(Plan plan) {
+    Repair(plan, std::numeric_limits<Seconds>::infinity(), 0);
+    if (IsFeasible(plan)) FillUp(plan, 0);
+    if (best_.decisions.empty() || IsBetter(plan, best_)) {
+      best_ = std::move(plan);
     }
   }
 
   // Cuts until the capacity is kept; false if that fails or exceeds `limit`.
   // The figures of `plan` are those of its decisions, unless the limit was hit.
   bool Repair(Plan& plan, Seconds limit, double noise) {
+    ++repair_;
+    int num_unblocked = 0;
     while (Evaluate(plan, limit)) {
       if (IsFeasible(plan)) return true;
       const auto found = cuts_.Find(plan.decisions, above_);
       effort_ -= std::ssize(rollout_.reads());
-      if (found.empty() || effort_ < -max_overdraft()) return false;
-      Apply(plan, found, noise);
+      if (effort_ < -max_overdraft()) return false;
+      if (Apply(plan, found, noise)) continue;
+      if (++num_unblocked > kMostUnblocked || !Unblock(plan)) return false;
     }
     return false;
+  }
+
+  // Where nothing else can be dropped, an operation runs again that needs too
+  // much by itself. Keeps one value on the way from it to what asked for it, so
+  // that it need not run, and bars it from being dropped in this repair. False
+  // if the operation does not run again, or all values on the way are kept.
+  bool Unblock(Plan& plan) {
+    const auto worst = std::ranges::max_element(above_) - above_.begin();
+    const auto executions = rollout_.executions();
+    const auto [op, position, is_recompute] = executions[At(worst)];
+    if (!is_recompute) return false;
+    ++walk_;
+    for (const TensorIdx t : graph_.outputs(op)) reached_[At(t)] = walk_;
+    GapIdx kept = kNone;
+    Bytes least = 0;
+    const auto consider = [&](TensorIdx t) {
+      if (!gaps_.has_gaps(t)) return;
+      const GapIdx gap = gaps_.at(t, position);
+      if (plan.decisions[At(gap)] == kKeep) return;
+      // Of the small ones the one that is nearest to who asked.
+      if (kept != kNone && rollout_.Size(t) > least) return;
+      kept = gap;
+      least = rollout_.Size(t);
+    };
+    for (const TensorIdx t : graph_.outputs(op)) consider(t);
+    for (ExecIdx e = worst + 1; executions[At(e)].is_recompute &&
+                                executions[At(e)].position == position;
+         ++e) {
+      const OpIdx reader = executions[At(e)].op;
+      const bool depends =
+          std::ranges::any_of(graph_.inputs(reader), [&](TensorIdx t) {
+            return reached_[At(t)] == walk_;
+          });
+      if (!depends) continue;
+      for (const TensorIdx t : graph_.outputs(reader)) {
+        reached_[At(t)] = walk_;
+        consider(t);
+      }
+    }
+    if (kept == kNone) return false;
+    plan.decisions[At(kept)] = kKeep;
+    barred_[At(kept)] = repair_;
+    return true;
   }
 
   // A first plan is finished even if the effort is spent.
@@ -133,15 +224,18 @@ class Search {
     return best_.decisions.empty() ? std::numeric_limits<int64_t>::max() : 0;
   }
 
-  void Apply(Plan& plan, std::span<const Cut> found, double noise) {
+  // False if there is no cut that may be applied.
+  bool Apply(Plan& plan, std::span<const Cut> found, double noise) {
     const double least_price =
         1e-6 * program_seconds_ / static_cast<double>(graph_.num_ops() + 1);
     ranked_.clear();
     for (int64_t i = 0; i < std::ssize(found); ++i) {
+      if (barred_[At(found[At(i)].gap)] == repair_) continue;
       double score = (found[At(i)].seconds + least_price) / found[At(i)].relief;
       if (noise > 0) score *= std::exp(noise * (2 * Uniform() - 1));
       ranked_.emplace_back(score, i);
     }
+    if (ranked_.empty()) return false;
     const int64_t most = 1 + std::ssize(found) / kCutsPerRound;
     std::ranges::partial_sort(
         ranked_, ranked_.begin() + std::min(4 * most, std::ssize(ranked_)));
@@ -157,11 +251,12 @@ class Search {
       if (num_applied == 0) Relieve(cut, t);
       plan.decisions[At(cut.gap)] = cut.decision;
       touched_[At(t)] = round_;
-      if (++num_applied == most) return;
+      if (++num_applied == most) break;
       for (const TensorIdx other : cuts_.Touched(cut)) {
         touched_[At(other)] = round_;
       }
     }
+    return true;
   }
 
   // The bytes above capacity, the worst of each stretch of executions.
@@ -186,6 +281,60 @@ class Search {
       has_relieved = true;
     }
     return has_relieved;
+  }
+
+  // Keeps what there is room for, the most seconds per byte first.
+  void FillUp(Plan& plan, double noise) {
+    for (int round = 0; round < kFillRounds && effort_ > 0; ++round) {
+      if (!Evaluate(plan, std::numeric_limits<Seconds>::infinity())) return;
+      const auto found = fills_.Find(plan.decisions);
+      effort_ -= std::ssize(rollout_.versions());
+      ranked_.clear();
+      for (int64_t i = 0; i < std::ssize(found); ++i) {
+        double score =
+            -found[At(i)].seconds /
+            static_cast<double>(rollout_.Size(gaps_.tensor(found[At(i)].gap)));
+        if (noise > 0) score *= std::exp(noise * (2 * Uniform() - 1));
+        ranked_.emplace_back(score, i);
+      }
+      std::ranges::sort(ranked_);
+      IndexRoom();
+      Plan filled{.decisions = plan.decisions};
+      bool has_filled = false;
+      for (const auto& [_, i] : ranked_) {
+        if (!TakeRoom(found[At(i)])) continue;
+        filled.decisions[At(found[At(i)].gap)] = kKeep;
+        has_filled = true;
+      }
+      if (!has_filled) return;
+      if (!Evaluate(filled, plan.recompute_seconds)) return;
+      if (!IsBetter(filled, plan)) return;
+      plan = std::move(filled);
+    }
+  }
+
+  // The bytes below what is preferred, the least of each stretch of executions.
+  void IndexRoom() {
+    const ExecIdx end = std::ssize(room_);
+    stretch_ = 1 + end / kStretches;
+    worst_.assign(At(end / stretch_ + 1), std::numeric_limits<Bytes>::max());
+    for (ExecIdx e = 0; e < end; ++e) {
+      Bytes& least = worst_[At(e / stretch_)];
+      least = std::min(least, room_[At(e)]);
+    }
+  }
+
+  // False if the value that `fill` keeps does not fit.
+  bool TakeRoom(const Fill& fill) {
+    const Bytes bytes = rollout_.Size(gaps_.tensor(fill.gap));
+    if (fill.to <= fill.from + 1) return true;
+    const ExecIdx begin = (fill.from + 1) / stretch_;
+    const ExecIdx end = (fill.to - 1) / stretch_;
+    for (ExecIdx i = begin; i <= end; ++i) {
+      if (worst_[At(i)] < bytes) return false;
+    }
+    for (ExecIdx i = begin; i <= end; ++i) worst_[At(i)] -= bytes;
+    return true;
   }
 
   // No cut is left that helps at the peak: undo some at random, and repair again.
@@ -219,6 +368,7 @@ class Search {
         ++num_stale;
         continue;
       }
+      FillUp(plan, 0.5);
       if (plan.recompute_seconds < present.recompute_seconds) {
         Polish(plan);
         num_stale = 0;
@@ -326,15 +476,22 @@ class Search {
   Seconds program_seconds_ = 0;
   Rollout rollout_;
   CutFinder cuts_;
+  FillFinder fills_;
   std::mt19937_64 random_;
   Plan best_;
   std::vector<Recomputed> recomputed_;
   std::vector<std::pair<double, int64_t>> ranked_;
   std::vector<Bytes> above_;  // By execution.
+  std::vector<Bytes> room_;   // By execution.
   std::vector<Bytes> worst_;  // By stretch.
   ExecIdx stretch_ = 1;
   std::vector<int64_t> touched_;  // By tensor: the round that touched it last.
   int64_t round_ = 0;
+  std::vector<int64_t> barred_;  // By gap: the repair that may not drop it.
+  int64_t repair_ = 0;
+  std::vector<int64_t> reached_;  // By tensor: the walk that reached it.
+  int64_t walk_ = 0;
+  Seconds most_seconds_ = std::numeric_limits<Seconds>::infinity();
 };
 
 }  // namespace
