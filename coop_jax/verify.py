@@ -33,10 +33,14 @@ _MAX_COMPILATIONS = 5
 # hundredth more or less than planned, and a second compilation takes minutes where the
 # last hundredth of the room saves little time.
 _MARGIN = 1 / 128
+# After a miss the next plan uses at least this part of the room less.
+_LEAST_STEP = 100
 # One more compilation, to recompute less, is worth it if the plan leaves this part of the
 # room unused, and if it recomputes for at least this part of the step's time.
 _SLACK_WORTH_USING = 0.04
 _GAIN_WORTH_TRYING = 0.02
+# A plan that uses more has failed by then, so more has to be left.
+_AFTER_A_MISS = 3
 # When nothing else fits: the smallest pool that can be planned, and how much of it the
 # plan may use where no single operation needs more.
 _FLOOR_PREFERENCES = (1.0, 0.9, 0.8)
@@ -166,9 +170,9 @@ class BudgetSearch:
         preferred, error = room - int(_MARGIN * room), 0
         best: Measured | None = None
         seen: set[bytes] = set()
-        for attempt in range(_MAX_COMPILATIONS):
+        while len(seen) < _MAX_COMPILATIONS and preferred > 0:
             planned = self._plan(room, preferred)
-            if planned is None and attempt == 0:
+            if planned is None and not seen:
                 planned = self._plan(room)
             if planned is None:
                 break
@@ -184,14 +188,16 @@ class BudgetSearch:
                 if best is not None:
                     break
                 error = measured.total_bytes - candidate.planned_bytes
-                # Not all of it comes back: a second miss takes off twice as much.
-                preferred -= max((1 + attempt) * (over + over // 8), room // 200)
+                # Not all of it comes back, and the second time less than the first.
+                preferred -= max(len(seen) * (over + over // 8), room // _LEAST_STEP)
+                preferred -= (len(seen) - 1) ** 2 * room // _LEAST_STEP
                 continue
             if best is not None:
                 return min(best, measured, key=lambda m: m.recompute_seconds)
             best = measured
             gain = best.recompute_seconds / schedule.statistics.compute_seconds
-            if -over <= _SLACK_WORTH_USING * room or gain <= _GAIN_WORTH_TRYING:
+            enough = _SLACK_WORTH_USING * (1 if len(seen) == 1 else _AFTER_A_MISS)
+            if -over <= enough * room or gain <= _GAIN_WORTH_TRYING:
                 break
             # Half of it: the error of one plan says little about that of the next.
             preferred, error = preferred + -over // 2, 0

@@ -22,6 +22,9 @@ constexpr int kPackingAttempts = 4;
 // Beyond, they are asked only if it finds none.
 constexpr OpIdx kMostOpsToCompare = 10'000;
 
+// Small programs are searched through long before the effort is spent.
+constexpr int64_t kEffortPerOp = 50'000;
+
 // The search limits the bytes alive; where packing them takes more than
 // `capacity`, it gets that much less.
 std::optional<Schedule> SearchInPool(const Graph& graph, Bytes capacity,
@@ -29,7 +32,8 @@ std::optional<Schedule> SearchInPool(const Graph& graph, Bytes capacity,
   const GapTable gaps(graph);
   Rollout rollout(graph, gaps, options.alignment);
   SearchOptions search{.alignment = options.alignment,
-                       .effort = options.search_effort,
+                       .effort = std::min(options.search_effort,
+                                          kEffortPerOp * graph.num_ops()),
                        .seed = options.seed,
                        .preferred_bytes = options.preferred_bytes,
                        .overhead_limit = options.overhead_limit};
