@@ -221,7 +221,11 @@ class Fuzzer {
       const Bytes low = percent < 0 ? bound : minimum->capacity;
       const Bytes capacity = std::max(
           bound, low + (peak - low) * std::abs(percent) / 100);
-      const PlanResult result = Plan(graph, capacity, options);
+      PlanOptions preferring = options;
+      if (random_.Chance(30)) {
+        preferring.preferred_bytes = capacity * random_.Between(0, 100) / 100;
+      }
+      const PlanResult result = Plan(graph, capacity, preferring);
       ++counts.plans;
       const auto* schedule = std::get_if<Schedule>(&result);
       if (schedule == nullptr) {

@@ -181,7 +181,9 @@ class Search {
   // that it need not run, and bars it from being dropped in this repair. False
   // if the operation does not run again, or all values on the way are kept.
   bool Unblock(Plan& plan) {
-    const auto worst = std::ranges::max_element(above_) - above_.begin();
+    const auto most = std::ranges::max_element(above_);
+    if (most == above_.end() || *most == 0) return false;  // It is the inputs.
+    const auto worst = most - above_.begin();
     const auto executions = rollout_.executions();
     const auto [op, position, is_recompute] = executions[At(worst)];
     if (!is_recompute) return false;
@@ -199,8 +201,9 @@ class Search {
       least = rollout_.Size(t);
     };
     for (const TensorIdx t : graph_.outputs(op)) consider(t);
-    for (ExecIdx e = worst + 1; executions[At(e)].is_recompute &&
-                                executions[At(e)].position == position;
+    for (ExecIdx e = worst + 1;
+         e < std::ssize(executions) && executions[At(e)].is_recompute &&
+         executions[At(e)].position == position;
          ++e) {
       const OpIdx reader = executions[At(e)].op;
       const bool depends =
