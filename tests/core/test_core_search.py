@@ -29,7 +29,12 @@ def search_options(**options):
 
 
 def peak_live_bytes(program: Program, schedule, alignment: int = 64) -> int:
-    """The most bytes alive at once, replayed from the steps alone."""
+    """The most bytes alive at once."""
+    return max(live for _, live in live_bytes(program, schedule, alignment))
+
+
+def live_bytes(program: Program, schedule, alignment: int = 64):
+    """(operation, bytes alive while it runs), replayed from the steps alone."""
 
     def size(t):
         if t in program.external:
@@ -41,7 +46,7 @@ def peak_live_bytes(program: Program, schedule, alignment: int = 64) -> int:
         made.setdefault(step, []).append((tensor, taken_over))
     producers = program.producers()
     alive = {t for t in range(len(program.tensor_bytes)) if t not in producers}
-    peak = sum(map(size, alive))
+    yield -1, sum(map(size, alive))
     for step, (kind, index) in enumerate(schedule.steps.tolist()):
         if kind in (EVICT, FREE):
             alive.remove(index)
@@ -49,8 +54,7 @@ def peak_live_bytes(program: Program, schedule, alignment: int = 64) -> int:
         alive.update(t for t, _ in made.get(step, []))
         assert kind in (COMPUTE, RECOMPUTE)
         workspace = -(-program.ops[index].workspace_bytes // alignment) * alignment
-        peak = max(peak, sum(map(size, alive)) + workspace)
-    return peak
+        yield index, sum(map(size, alive)) + workspace
 
 
 @given(programs(), st.integers(0, 100), st.integers(0, 3))
@@ -127,6 +131,45 @@ def test_a_source_behind_its_last_use_is_kept_where_that_is_cheaper():
         program.graph(), 640 + 640 + 64, search_options(limits_live_bytes=True)
     )
     assert schedule.statistics.recompute_seconds == 1
+
+
+def test_only_what_needs_more_uses_more_than_is_preferred():
+    program = chain(30)
+    greedy = 29  # The last operation forward, with a workspace of half of the rest.
+    program.ops[greedy].workspace_bytes = 16 * 1024
+    graph = program.graph()
+    capacity, preferred = 30 * 1024, 12 * 1024
+    options = search_options(limits_live_bytes=True, search_effort=2_000_000)
+    usual = _ext.plan(graph, capacity, options)
+    frugal = _ext.plan(graph, capacity, options, preferred)
+    assert _ext.validate(graph, frugal) == []
+    assert max(live for op, live in live_bytes(program, usual) if op != greedy) > preferred
+    for op, live in live_bytes(program, frugal):
+        assert live <= (18 * 1024 if op == greedy else preferred)
+
+
+def test_what_is_preferred_gives_way_where_it_cannot_be_had():
+    graph = chain(30).graph()
+    options = search_options(limits_live_bytes=True)
+    frugal = _ext.plan(graph, 20 * 1024, options, 1)
+    assert frugal.statistics.max_live_bytes < 20 * 1024
+    assert _ext.validate(graph, frugal) == []
+
+
+def test_gradients_that_are_made_last_do_not_bring_back_the_largest_tensor():
+    """Half the chain is dropped, and the way back leads over an operation that needs
+    nearly the whole pool: it must not run again."""
+    program = chain(40)
+    program.tensor_bytes[40] = 8 * 1024
+    program.ops[39].workspace_bytes = 2 * 1024
+    schedule = _ext.plan(
+        program.graph(),
+        16 * 1024,
+        search_options(search_effort=2_000_000, limits_live_bytes=True),
+    )
+    assert schedule.statistics.compute_overhead < 1.6
+    again = [op for kind, op in schedule.steps.tolist() if kind == RECOMPUTE]
+    assert 39 not in again
 
 
 def test_nothing_below_the_lower_bound():
