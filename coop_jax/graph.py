@@ -228,15 +228,12 @@ def _core_graph(
             max(materialization.workspace_bytes.get(i, 0) for i in op.equations)
         )
         recomputable.append(all(map(may_run_again, body)))
-        if materialization.overwrites_in_fusions or all(
-            is_elementwise(eqn) or is_view(eqn) for eqn in body
+        rule = materialization.in_place
+        if rule == "fusions" or (
+            rule == "elementwise"
+            and all(is_elementwise(eqn) or is_view(eqn) for eqn in body)
         ):
-            shapes = materialization.stored_shape
-            in_place += [
-                (k, i, o)
-                for _, i, o in _in_place_pairs(k, op, body, tensors, in_pool)
-                if shapes.get(tensors[i]) == shapes.get(tensors[o])
-            ]
+            in_place += _in_place_pairs(k, op, body, tensors, in_pool)
         in_place += _scattered_pairs(k, op, addends, tensors, in_pool)
     return _ext.Graph(
         op_seconds=np.array(op_seconds, np.float64),

@@ -16,6 +16,9 @@ from coop_jax.costs import aval_bytes
 from coop_jax.graph import StepGraph
 from coop_jax.plan import COMPUTE, RECOMPUTE, Schedule
 
+# Of the most bytes that a plan has alive: what is worth a fence.
+_NOTICEABLE = 1 / 16
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Execution:
@@ -41,7 +44,7 @@ def cut(graph: StepGraph, schedule: Schedule, *, fence_free_inputs: bool) -> lis
         fence_free_inputs: passing an input that is not donated through a fence costs
             nothing on this platform (there is no aliased call that must copy it).
     """
-    groups = _groups(graph, _executions(graph, schedule))
+    groups = _groups(graph, _executions(graph, schedule), _risky(graph, schedule))
     fenced = _operands(graph, groups, fence_free_inputs)
     return [Segment(tuple(g), f) for g, f in zip(groups, fenced, strict=True)]
 
@@ -62,15 +65,49 @@ def _executions(graph: StepGraph, schedule: Schedule) -> list[Execution]:
     return executions
 
 
-def _groups(graph: StepGraph, executions: list[Execution]) -> list[list[Execution]]:
-    """A new group starts with a run of recomputations, and wherever a tensor would
-    otherwise have two versions in one group (XLA would merge them)."""
+def _risky(graph: StepGraph, schedule: Schedule) -> set[int]:
+    """Executions, by their number, that a fence has to stand before for memory's sake.
+
+    Between two fences XLA runs things in its own order, and may free late what the plan
+    frees early: XLA:GPU merges what joins the branches of several residual blocks
+    into one fusion at their end. So a fence comes before that could exceed what the plan
+    needs, once it is a noticeable part of it.
+    """
+    size = graph.in_pool_bytes
+    limit = schedule.statistics.max_live_bytes
+    made: dict[int, int] = {}
+    for step, tensor, _, _ in schedule.placements.tolist():
+        made[step] = made.get(step, 0) + size[tensor]
+    risky: set[int] = set()
+    number, live, freed = 0, 0, 0
+    was_planned = False  # Before the first recomputation, XLA runs what it knows.
+    for step, (kind, index) in enumerate(schedule.steps.tolist()):
+        if kind in (COMPUTE, RECOMPUTE):
+            was_planned |= kind == RECOMPUTE
+            live += made.get(step, 0)
+            if was_planned and freed > _NOTICEABLE * limit and live + freed > limit:
+                risky.add(number)
+                freed = 0
+            number += 1
+        else:
+            live -= size[index]
+            freed += size[index]
+    return risky
+
+
+def _groups(
+    graph: StepGraph, executions: list[Execution], risky: set[int]
+) -> list[list[Execution]]:
+    """A new group starts with a run of recomputations, wherever a tensor would
+    otherwise have two versions in one group (XLA would merge them), and where it is
+    risky to do without."""
     groups: list[list[Execution]] = [[]]
     touched: set[int] = set()
     last_was_recompute = False
-    for execution in executions:
-        if execution.is_recompute and (
-            not last_was_recompute or not touched.isdisjoint(execution.makes)
+    for number, execution in enumerate(executions):
+        if number in risky or (
+            execution.is_recompute
+            and (not last_was_recompute or not touched.isdisjoint(execution.makes))
         ):
             groups.append([])
             touched = set()

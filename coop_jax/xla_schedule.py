@@ -61,8 +61,7 @@ class StoredBuffer:
     shares), `"argument"` (arguments and the outputs that take them over) or `"other"`.
     `value_sizes` are the bytes that the value may have in the program, likeliest first,
     where they are not `size_bytes`: tiles are padded, and what only matrix products read
-    is kept in half precision. `dimensions` are XLA's, which flattens the operands and
-    results of products; None if unknown.
+    is kept in half precision.
     """
 
     instruction: int
@@ -71,7 +70,6 @@ class StoredBuffer:
     offset: int
     kind: str
     value_sizes: tuple[int, ...] = ()
-    dimensions: tuple[int, ...] | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -85,7 +83,6 @@ class Value:
     index: Index
     bytes: int
     value_sizes: tuple[int, ...]
-    dimensions: tuple[int, ...]
     storage: Value | None = None
 
     def root(self) -> Value:
@@ -153,7 +150,6 @@ def _entry_buffers(module: HloModule, flow: Flow) -> Iterator[StoredBuffer]:
             offset=0,
             kind=kinds.get(id(value.root()), "temp"),
             value_sizes=origin.value_sizes,
-            dimensions=value.dimensions,
         )
 
 
@@ -334,8 +330,8 @@ def _leaves(shape: bytes, index: Index = ()) -> Iterator[tuple[Index, bytes]]:
         yield from _leaves(element, (*index, i))
 
 
-def _sizes(shape: bytes) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """Bytes of an array in main memory, those of the program's value, and dimensions."""
+def _sizes(shape: bytes) -> tuple[int, tuple[int, ...]]:
+    """Bytes of an array in main memory, and those the program's value may have."""
     kind, dimensions, layout = 0, [], b""
     for field, value in fields(shape):
         if field == _SHAPE_ELEMENT_TYPE:
@@ -358,7 +354,7 @@ def _sizes(shape: bytes) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     physical = [dimensions[i] for i in reversed(order)] if order else dimensions
     stored = (math.prod(_tiled(physical, tiles)) * bits + 7) // 8
     sizes = (value_bytes, 2 * value_bytes) if kind == _BF16 else (value_bytes,)
-    return (stored if space == _MAIN_MEMORY else 0), sizes, tuple(dimensions)
+    return (stored if space == _MAIN_MEMORY else 0), sizes
 
 
 def _tiled(dimensions: list[int], tiles: list[list[int]]) -> list[int]:
