@@ -216,7 +216,7 @@ def _core_graph(
         not is_external and not is_pinned and v in outputs
         for v, is_external, is_pinned in zip(tensors, external, pinned, strict=True)
     ]
-    addends = dict(accumulations(program).values())
+    sums = {total: (v, other) for v, (total, other) in accumulations(program).items()}
     op_seconds, workspace, recomputable, in_place = [], [], [], []
     for k, op in enumerate(operations):
         body = [eqns[i] for i in op.equations]
@@ -234,7 +234,7 @@ def _core_graph(
             and all(is_elementwise(eqn) or is_view(eqn) for eqn in body)
         ):
             in_place += _in_place_pairs(k, op, body, tensors, in_pool)
-        in_place += _scattered_pairs(k, op, addends, tensors, in_pool)
+        in_place += _scattered_pairs(k, op, body, sums, tensors, in_pool)
     return _ext.Graph(
         op_seconds=np.array(op_seconds, np.float64),
         op_workspace_bytes=np.array(workspace, np.int64),
@@ -279,14 +279,15 @@ def _in_place_pairs(k, op, body, tensors, in_pool) -> list[tuple[int, int, int]]
     return pairs
 
 
-def _scattered_pairs(k, op, addends, tensors, in_pool) -> list[tuple[int, int, int]]:
+def _scattered_pairs(k, op, body, sums, tensors, in_pool) -> list[tuple[int, int, int]]:
     """Pairs where an operation scatters into one of its operands."""
+    made = {v for eqn in body for v in writes(eqn)}
     return [
         (k, i, o)
         for o in op.outputs
+        if tensors[o] in sums and sums[tensors[o]][0] in made
         for i in op.inputs
-        if addends.get(tensors[o]) is tensors[i]
-        if in_pool[i] > 0 and in_pool[i] == in_pool[o]
+        if tensors[i] is sums[tensors[o]][1] and 0 < in_pool[i] == in_pool[o]
     ]
 
 
