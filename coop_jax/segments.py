@@ -42,9 +42,12 @@ def cut(graph: StepGraph, schedule: Schedule, *, fence_free_inputs: bool) -> lis
 
     Arguments:
         fence_free_inputs: passing an input that is not donated through a fence costs
-            nothing on this platform (there is no aliased call that must copy it).
+            nothing on this platform: there is no aliased call that must copy it.
     """
-    groups = _groups(graph, _executions(graph, schedule), _risky(graph, schedule))
+    # Where fences are calls, XLA fuses little across operations, and more of them need
+    # more memory than they save: a small step at 70 % of its need no longer fitted.
+    risky = _risky(graph, schedule) if fence_free_inputs else set()
+    groups = _groups(graph, _executions(graph, schedule), risky)
     fenced = _operands(graph, groups, fence_free_inputs)
     return [Segment(tuple(g), f) for g, f in zip(groups, fenced, strict=True)]
 
