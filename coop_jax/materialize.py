@@ -26,6 +26,8 @@ from coop_jax.program import Program, writes
 from coop_jax.xla_proto import StoredModule, read_stored_module
 
 _SCOPE = "eqn"
+# A buffer of no equation that is kept for this part of the schedule is taken for lasting.
+_LASTING = 4
 _SCOPE_PATTERN = re.compile(rf"(?:^|/){_SCOPE}(\d+)(?:/|$)")
 
 InPlace = Literal["elementwise", "scatters", "fusions"]
@@ -49,7 +51,9 @@ class Materialization:
             of 46 rather than by 2). XLA:GPU: none, except scatters (of 91 fusions of a
             ResNet-50 that could, none shares a buffer with an operand that dies there).
             XLA:TPU: fusions, over what they read element by element.
-        unlisted_bytes: what XLA's temporaries take beyond all buffers it lists.
+        unlisted_bytes: what XLA's temporaries take beyond the buffers of equations: what
+            it does not list, and what lasts for much of the step but belongs to no
+            equation (XLA:GPU stores the zeros of a `relu`).
     """
 
     stored_bytes: dict[Any, int]
@@ -108,7 +112,8 @@ def from_compiled(
     sums = accumulations(program)
     when = {number: at for at, number in enumerate(module.schedule)}
     position: dict[Any, int] = {}
-    unmapped = 0
+    started: dict[int, int] = {}  # By equation: its first result of another size.
+    unmapped, lasting = 0, 0
     nested: dict[int, int] = defaultdict(int)  # computation -> bytes of its buffers
     for buffer in module.buffers:
         instruction = module.instructions[buffer.instruction]
@@ -123,11 +128,14 @@ def from_compiled(
             if root is not None:
                 names.insert(0 if buffer.shape_index else 1, root)
         near = [i for i in map(_equation_of, names) if i is not None]
+        of_no_equation = names[0].opcode == "broadcast" and not names[0].op_name
+        if of_no_equation:
+            near = []
         fused = {
             i
             for called in _closure(module, inside, instruction.called)
             for i in map(_equation_of, inside[called])
-            if i is not None
+            if i is not None and not of_no_equation
         }
         value = None
         for size in buffer.value_sizes or (buffer.size_bytes,):
@@ -151,8 +159,21 @@ def from_compiled(
             stored[value] = max(stored.get(value, 0), buffer.size_bytes)
         elif near:
             workspace[near[0]] = max(workspace[near[0]], buffer.size_bytes)
+            at = when.get(buffer.instruction)
+            if at is not None:
+                started[near[0]] = min(started.get(near[0], at), at)
         else:
             unmapped += buffer.size_bytes
+            if buffer.lifetime > len(module.schedule) // _LASTING:
+                lasting += buffer.size_bytes
+    for index, at in started.items():
+        # XLA:GPU reduces in two steps. The first reads the operand, as soon as it is
+        # there; the second makes the value, much later.
+        eqn = program.eqns[index] if index < len(program.eqns) else None
+        if eqn is not None and eqn.primitive.name.startswith("reduce_"):
+            for v in writes(eqn):
+                if v in position:
+                    position[v] = min(position[v], at)
     for instruction in inside[module.entry]:
         scratch = sum(nested[c] for c in _closure(module, inside, instruction.called))
         equation = _equation_of(instruction)
@@ -165,7 +186,7 @@ def from_compiled(
         unmapped,
         "compiled",
         num_partitions,
-        unlisted_bytes=module.unlisted_bytes,
+        unlisted_bytes=module.unlisted_bytes + lasting,
     )
 
 

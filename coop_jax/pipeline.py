@@ -174,12 +174,7 @@ def _search(
         fixed_bytes = predicted_fixed_bytes(traced.program)
     else:
         materialization = materialize.of_compiled(traced.program, tagged)
-        figures = memory_figures(tagged)
-        # Of a step that mostly lives in a TPU's vector memory nearly everything is unlisted
-        # and not fixed at all: counted, it would refuse budgets that XLA keeps.
-        fixed_bytes = figures.fixed_bytes + min(
-            materialization.unlisted_bytes, figures.temp_bytes // _MOST_UNLISTED
-        )
+        fixed_bytes = unplanned_bytes(tagged, materialization)
     options = planner_options(planner, target.alignment_bytes)
     graphs = _graphs(traced.program, materialization, target, options)
     log(f"graph: {graphs[0]}")
@@ -255,6 +250,17 @@ def predict_step(
         graphs, options, fixed_bytes, device.platform, traced.compile, lambda line: None
     )
     return traced.function(search.predict(budget_bytes).program)
+
+
+def unplanned_bytes(tagged: Any, materialization: materialize.Materialization) -> int:
+    """Arguments, results, and what XLA stores beside the values that are planned.
+
+    Of a step that mostly lives in a TPU's vector memory nearly everything is unlisted and
+    not fixed at all: counted, it would refuse budgets that XLA keeps.
+    """
+    figures = memory_figures(tagged)
+    most = figures.temp_bytes // _MOST_UNLISTED
+    return figures.fixed_bytes + min(materialization.unlisted_bytes, most)
 
 
 def predicted_fixed_bytes(program: Program) -> int:

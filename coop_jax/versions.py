@@ -26,6 +26,7 @@ from coop_jax.pipeline import (
     fit_smallest,
     fit_step,
     predicted_fixed_bytes,
+    unplanned_bytes,
 )
 from coop_jax.plan import needed_bytes, planner_options, unconstrained
 from coop_jax.policies import Policy, Wrap, unwrapped, wrap_with
@@ -192,7 +193,12 @@ class Versions:
     def _predicted_unmodified(self) -> int:
         options = planner_options("search", target_of(self.device).alignment_bytes)
         schedule = unconstrained(self._time_model.graph, options)
-        fixed_bytes = predicted_fixed_bytes(self._traced.program)
+        tagged = self._compiled_both[2]
+        if tagged is None:
+            fixed_bytes = predicted_fixed_bytes(self._traced.program)
+        else:
+            stored = materialize.of_compiled(self._traced.program, tagged)
+            fixed_bytes = unplanned_bytes(tagged, stored)
         return fixed_bytes + needed_bytes(schedule, options)
 
     def _step(self, wrap: Wrap) -> Callable:

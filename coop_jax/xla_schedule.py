@@ -61,7 +61,8 @@ class StoredBuffer:
     shares), `"argument"` (arguments and the outputs that take them over) or `"other"`.
     `value_sizes` are the bytes that the value may have in the program, likeliest first,
     where they are not `size_bytes`: tiles are padded, and what only matrix products read
-    is kept in half precision.
+    is kept in half precision. `lifetime` counts the instructions that it is kept for, 0
+    if that is not known.
     """
 
     instruction: int
@@ -70,6 +71,7 @@ class StoredBuffer:
     offset: int
     kind: str
     value_sizes: tuple[int, ...] = ()
+    lifetime: int = 0
 
 
 @dataclasses.dataclass(slots=True)
@@ -141,6 +143,7 @@ def _kinds(module: HloModule, flow: Flow) -> dict[int, str]:
 
 def _entry_buffers(module: HloModule, flow: Flow) -> Iterator[StoredBuffer]:
     kinds = _kinds(module, flow)
+    when = {number: at for at, number in enumerate(flow.sequence)}
     for value in flow.values:
         origin = flow.origin(value)
         yield StoredBuffer(
@@ -150,6 +153,7 @@ def _entry_buffers(module: HloModule, flow: Flow) -> Iterator[StoredBuffer]:
             offset=0,
             kind=kinds.get(id(value.root()), "temp"),
             value_sizes=origin.value_sizes,
+            lifetime=flow.last_read[id(value)] - when[value.instruction],
         )
 
 
