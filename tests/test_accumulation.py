@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from steps import TARGET, traced
 
-from coop_jax import materialize
+from coop_jax import materialize, topology
 from coop_jax.accumulation import accumulations
 from coop_jax.graph import build_graph
 from coop_jax.measure import memory_figures
@@ -66,3 +66,28 @@ def test_the_sum_is_what_is_stored_and_it_is_made_in_place(step):
     planned = unconstrained(graph, planner_options("search", 64)).statistics
     temporaries = memory_figures(compiled).temp_bytes
     assert planned.max_live_bytes == pytest.approx(temporaries, rel=0.1)
+
+
+@pytest.mark.skipif(not topology._is_installed("jax_plugins.xla_cuda13"), reason="no CUDA")
+def test_on_a_gpu_nothing_but_scatters_writes_over_an_operand():
+    shapes = (
+        jax.ShapeDtypeStruct((VOCABULARY, WIDTH), jnp.float32),
+        jax.ShapeDtypeStruct((TOKENS, VOCABULARY // 8), jnp.int32),
+    )
+
+    def gradient(table, tokens):  # One row of tokens after the other.
+        return 0.5 * jax.grad(lambda table: loss(table, tokens.reshape(-1)))(table)
+
+    step = traced(gradient, *topology.placed(shapes, topology.named_device("h200")))
+    compiled = step.compile(materialize.tag(step.program))
+    found = materialize.of_compiled(step.program, compiled)
+    assert found.in_place == "scatters"
+    graph = build_graph(step.program, found, TARGET)
+    sums = dict(accumulations(step.program).values())
+    pairs = graph.core.arrays()["in_place"].tolist()
+    assert pairs
+    for _, operand, result in pairs:
+        assert sums[graph.tensors[result]] is graph.tensors[operand]
+    planned = unconstrained(graph, planner_options("search", 256)).statistics
+    temporaries = memory_figures(compiled).temp_bytes
+    assert planned.max_live_bytes == pytest.approx(temporaries, rel=0.05)
