@@ -48,8 +48,7 @@ class Materialization:
         num_partitions: devices that the program is partitioned over.
         in_place: which operations may write over an operand. XLA:CPU: those that are
             elementwise and nothing else (with more, plans of a conv net missed by 7 MiB
-            of 46 rather than by 2). XLA:GPU: none, except scatters (of 91 fusions of a
-            ResNet-50 that could, none shares a buffer with an operand that dies there).
+            of 46 rather than by 2). XLA:GPU: none, except scatters.
             XLA:TPU: fusions, over what they read element by element.
         unlisted_bytes: what XLA's temporaries take beyond the buffers of equations: what
             it does not list, and what lasts for much of the step but belongs to no

@@ -27,9 +27,9 @@ CutFinder::CutFinder(const Graph& graph, const GapTable& gaps,
       visited_(At(graph.num_ops()), 0) {}
 
 std::span<const Cut> CutFinder::Find(const Decisions& decisions,
-                                     std::span<const Bytes> above) {
+                                     std::span<const Bytes> room) {
   cuts_.clear();
-  IndexExcess(above);
+  IndexExcess(room);
   if (num_above_.back() == 0) return cuts_;
   IndexVersions();
   IndexReads();
@@ -47,12 +47,13 @@ std::span<const Cut> CutFinder::Find(const Decisions& decisions,
   return cuts_;
 }
 
-void CutFinder::IndexExcess(std::span<const Bytes> above) {
-  num_above_.assign(above.size() + 1, 0);
-  bytes_above_.assign(above.size() + 1, 0);
-  for (size_t e = 0; e < above.size(); ++e) {
-    num_above_[e + 1] = num_above_[e] + (above[e] > 0);
-    bytes_above_[e + 1] = bytes_above_[e] + static_cast<double>(above[e]);
+void CutFinder::IndexExcess(std::span<const Bytes> room) {
+  num_above_.assign(room.size() + 1, 0);
+  bytes_above_.assign(room.size() + 1, 0);
+  for (size_t e = 0; e < room.size(); ++e) {
+    const Bytes above = std::max<Bytes>(0, -room[e]);
+    num_above_[e + 1] = num_above_[e] + (above > 0);
+    bytes_above_[e + 1] = bytes_above_[e] + static_cast<double>(above);
   }
 }
 

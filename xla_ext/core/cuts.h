@@ -30,10 +30,10 @@ class CutFinder {
   CutFinder(const Graph& graph, const GapTable& gaps, const Rollout& rollout);
 
   // All cuts that relieve a place where the rollout of `decisions` needs more
-  // than it may: `above` has the bytes too many, by execution. Valid until the
-  // next call.
+  // than it may: where `room`, by execution, is negative. Valid until the next
+  // call.
   [[nodiscard]] std::span<const Cut> Find(const Decisions& decisions,
-                                          std::span<const Bytes> above);
+                                          std::span<const Bytes> room);
 
   // The tensors on which the price of `cut` rests: what its recomputation reads
   // and what it makes. Valid until the next call.
@@ -42,7 +42,7 @@ class CutFinder {
  private:
   void IndexVersions();
   void IndexReads();
-  void IndexExcess(std::span<const Bytes> above);
+  void IndexExcess(std::span<const Bytes> room);
   void Consider(const Decisions& decisions, VersionIdx version, ExecIdx from,
                 ExecIdx to, int64_t read);
   Seconds Price(TensorIdx t, ExecIdx reader, double* held);

@@ -13,6 +13,7 @@
 #include "core/cuts.h"
 #include "core/fills.h"
 #include "core/rollout.h"
+#include "core/room.h"
 
 namespace coop {
 namespace {
@@ -20,9 +21,6 @@ namespace {
 // Every repair round applies at most this part of the cuts found before they are
 // priced again: one changes the price of others.
 constexpr int64_t kCutsPerRound = 24;
-// Choosing several cuts at once looks at the excess of so many stretches of the
-// program, not of every execution: long programs have long gaps.
-constexpr int64_t kStretches = 1024;
 // How often a repair that is stuck may keep something that it had dropped.
 constexpr int kMostUnblocked = 200;
 // A value is found worth keeping in rounds: what is kept changes what is made.
@@ -63,8 +61,9 @@ class Search {
     Start();
     if (!IsFeasible(best_)) Descend();
     // What is preferred cannot be had everywhere: then a little more of it.
-    if (best_.peak_bytes <= capacity_) preferred_ += best_.bytes_above;
-    if (best_.peak_bytes <= capacity_) best_.bytes_above = 0;
+    if (best_.peak_bytes <= capacity_) {
+      preferred_ += std::exchange(best_.bytes_above, 0);
+    }
     if (IsFeasible(best_) && best_.recompute_seconds > 0) Improve();
     return {.decisions = best_.decisions,
             .recompute_seconds = best_.recompute_seconds,
@@ -94,19 +93,18 @@ class Search {
     if (!finished) return false;
     plan.recompute_seconds = rollout_.recompute_seconds();
     plan.peak_bytes = rollout_.peak_bytes();
-    MeasureAbove();
+    MeasureRoom();
     plan.bytes_above = std::max<Bytes>(0, plan.peak_bytes - capacity_);
-    for (const Bytes above : above_) {
-      plan.bytes_above = std::max(plan.bytes_above, above);
+    for (const Bytes room : room_) {
+      plan.bytes_above = std::max(plan.bytes_above, -room);
     }
     return true;
   }
 
-  // The bytes above what is preferred, or needed, by execution of the rollout.
-  void MeasureAbove() {
+  // The bytes below what is preferred, or needed, by execution of the rollout.
+  void MeasureRoom() {
     const auto live = rollout_.live_bytes();
     const auto executions = rollout_.executions();
-    above_.resize(live.size());
     room_.resize(live.size());
     for (size_t e = 0; e < live.size(); ++e) {
       Bytes limit = preferred_;
@@ -115,7 +113,6 @@ class Search {
         limit = std::clamp(needs_.At(op, position), limit, capacity_);
       }
       room_[e] = limit - live[e];
-      above_[e] = std::max<Bytes>(0, -room_[e]);
     }
   }
 
@@ -167,7 +164,7 @@ class Search {
     int num_unblocked = 0;
     while (Evaluate(plan, limit)) {
       if (IsFeasible(plan)) return true;
-      const auto found = cuts_.Find(plan.decisions, above_);
+      const auto found = cuts_.Find(plan.decisions, room_);
       effort_ -= std::ssize(rollout_.reads());
       if (effort_ < -max_overdraft()) return false;
       if (Apply(plan, found, noise)) continue;
@@ -181,24 +178,24 @@ class Search {
   // that it need not run, and bars it from being dropped in this repair. False
   // if the operation does not run again, or all values on the way are kept.
   bool Unblock(Plan& plan) {
-    const auto most = std::ranges::max_element(above_);
-    if (most == above_.end() || *most == 0) return false;  // It is the inputs.
-    const auto worst = most - above_.begin();
+    const auto least = std::ranges::min_element(room_);
+    if (least == room_.end() || *least >= 0) return false;  // It is the inputs.
+    const auto worst = least - room_.begin();
     const auto executions = rollout_.executions();
     const auto [op, position, is_recompute] = executions[At(worst)];
     if (!is_recompute) return false;
     ++walk_;
     for (const TensorIdx t : graph_.outputs(op)) reached_[At(t)] = walk_;
     GapIdx kept = kNone;
-    Bytes least = 0;
+    Bytes kept_bytes = 0;
     const auto consider = [&](TensorIdx t) {
       if (!gaps_.has_gaps(t)) return;
       const GapIdx gap = gaps_.at(t, position);
       if (plan.decisions[At(gap)] == kKeep) return;
       // Of the small ones the one that is nearest to who asked.
-      if (kept != kNone && rollout_.Size(t) > least) return;
+      if (kept != kNone && rollout_.Size(t) > kept_bytes) return;
       kept = gap;
-      least = rollout_.Size(t);
+      kept_bytes = rollout_.Size(t);
     };
     for (const TensorIdx t : graph_.outputs(op)) consider(t);
     for (ExecIdx e = worst + 1;
@@ -242,16 +239,16 @@ class Search {
     const int64_t most = 1 + std::ssize(found) / kCutsPerRound;
     std::ranges::partial_sort(
         ranked_, ranked_.begin() + std::min(4 * most, std::ssize(ranked_)));
-    IndexAbove();
+    stretches_.Index(room_);
     ++round_;
     int64_t num_applied = 0;
     for (int64_t i = 0; i < std::min(4 * most, std::ssize(ranked_)); ++i) {
       const Cut& cut = found[At(ranked_[At(i)].second)];
       const TensorIdx t = gaps_.tensor(cut.gap);
-      if (num_applied > 0 && (touched_[At(t)] == round_ || !Relieve(cut, t))) {
-        continue;
-      }
-      if (num_applied == 0) Relieve(cut, t);
+      if (num_applied > 0 && touched_[At(t)] == round_) continue;
+      const bool relieves =
+          stretches_.Relieve(cut.from, cut.to, rollout_.Size(t));
+      if (num_applied > 0 && !relieves) continue;
       plan.decisions[At(cut.gap)] = cut.decision;
       touched_[At(t)] = round_;
       if (++num_applied == most) break;
@@ -260,30 +257,6 @@ class Search {
       }
     }
     return true;
-  }
-
-  // The bytes above capacity, the worst of each stretch of executions.
-  void IndexAbove() {
-    const ExecIdx end = std::ssize(above_);
-    stretch_ = 1 + end / kStretches;
-    worst_.assign(At(end / stretch_ + 1), 0);
-    for (ExecIdx e = 0; e < end; ++e) {
-      Bytes& worst = worst_[At(e / stretch_)];
-      worst = std::max(worst, above_[At(e)]);
-    }
-  }
-
-  // Takes the cut's bytes off what is still above capacity; false if none is.
-  bool Relieve(const Cut& cut, TensorIdx t) {
-    bool has_relieved = false;
-    const ExecIdx end = (cut.to - 1) / stretch_;
-    for (ExecIdx i = (cut.from + 1) / stretch_; i <= end; ++i) {
-      Bytes& worst = worst_[At(i)];
-      if (worst <= 0) continue;
-      worst -= rollout_.Size(t);
-      has_relieved = true;
-    }
-    return has_relieved;
   }
 
   // Keeps what there is room for, the most seconds per byte first.
@@ -301,12 +274,14 @@ class Search {
         ranked_.emplace_back(score, i);
       }
       std::ranges::sort(ranked_);
-      IndexRoom();
+      stretches_.Index(room_);
       Plan filled{.decisions = plan.decisions};
       bool has_filled = false;
       for (const auto& [_, i] : ranked_) {
-        if (!TakeRoom(found[At(i)])) continue;
-        filled.decisions[At(found[At(i)].gap)] = kKeep;
+        const Fill& fill = found[At(i)];
+        const Bytes bytes = rollout_.Size(gaps_.tensor(fill.gap));
+        if (!stretches_.Take(fill.from, fill.to, bytes)) continue;
+        filled.decisions[At(fill.gap)] = kKeep;
         has_filled = true;
       }
       if (!has_filled) return;
@@ -314,30 +289,6 @@ class Search {
       if (!IsBetter(filled, plan)) return;
       plan = std::move(filled);
     }
-  }
-
-  // The bytes below what is preferred, the least of each stretch of executions.
-  void IndexRoom() {
-    const ExecIdx end = std::ssize(room_);
-    stretch_ = 1 + end / kStretches;
-    worst_.assign(At(end / stretch_ + 1), std::numeric_limits<Bytes>::max());
-    for (ExecIdx e = 0; e < end; ++e) {
-      Bytes& least = worst_[At(e / stretch_)];
-      least = std::min(least, room_[At(e)]);
-    }
-  }
-
-  // False if the value that `fill` keeps does not fit.
-  bool TakeRoom(const Fill& fill) {
-    const Bytes bytes = rollout_.Size(gaps_.tensor(fill.gap));
-    if (fill.to <= fill.from + 1) return true;
-    const ExecIdx begin = (fill.from + 1) / stretch_;
-    const ExecIdx end = (fill.to - 1) / stretch_;
-    for (ExecIdx i = begin; i <= end; ++i) {
-      if (worst_[At(i)] < bytes) return false;
-    }
-    for (ExecIdx i = begin; i <= end; ++i) worst_[At(i)] -= bytes;
-    return true;
   }
 
   // No cut is left that helps at the peak: undo some at random, and repair again.
@@ -484,10 +435,8 @@ class Search {
   Plan best_;
   std::vector<Recomputed> recomputed_;
   std::vector<std::pair<double, int64_t>> ranked_;
-  std::vector<Bytes> above_;  // By execution.
-  std::vector<Bytes> room_;   // By execution.
-  std::vector<Bytes> worst_;  // By stretch.
-  ExecIdx stretch_ = 1;
+  std::vector<Bytes> room_;  // By execution; negative: too many bytes.
+  Room stretches_;
   std::vector<int64_t> touched_;  // By tensor: the round that touched it last.
   int64_t round_ = 0;
   std::vector<int64_t> barred_;  // By gap: the repair that may not drop it.
