@@ -20,10 +20,13 @@ import jax
 
 from coop_jax import _compat
 from coop_jax.accumulation import accumulations
+from coop_jax.constants import fills_an_array
 from coop_jax.costs import aval_bytes, is_fusible
 from coop_jax.hlo_module import Instruction
 from coop_jax.program import Program, writes
+from coop_jax.unnamed import readers_of_unnamed
 from coop_jax.xla_proto import StoredModule, read_stored_module
+from coop_jax.xla_schedule import StoredBuffer
 
 _SCOPE = "eqn"
 # A buffer of no equation that is kept for this part of the schedule is taken for lasting.
@@ -53,6 +56,8 @@ class Materialization:
         unlisted_bytes: what XLA's temporaries take beyond the buffers of equations: what
             it does not list, and what lasts for much of the step but belongs to no
             equation (XLA:GPU stores the zeros of a `relu`).
+        early_bytes: what XLA makes for an equation long before it runs, where there is no
+            fence in between, by equation index.
     """
 
     stored_bytes: dict[Any, int]
@@ -63,6 +68,7 @@ class Materialization:
     num_partitions: int = 1
     in_place: InPlace = "elementwise"
     unlisted_bytes: int = 0
+    early_bytes: dict[int, int] = dataclasses.field(default_factory=dict)
 
     def bytes_of(self, var: Any) -> int:
         """Bytes of a value on one device: XLA's, or those of its type.
@@ -72,6 +78,14 @@ class Materialization:
         """
         stored = self.stored_bytes.get(var)
         return aval_bytes(var.aval) // self.num_partitions if stored is None else stored
+
+    def without_early(self) -> Materialization:
+        """The same, but for the scratch that is made early."""
+        workspace = {
+            index: max(0, size - self.early_bytes.get(index, 0))
+            for index, size in self.workspace_bytes.items()
+        }
+        return dataclasses.replace(self, workspace_bytes=workspace, early_bytes={})
 
 
 def tag(program: Program) -> Program:
@@ -112,6 +126,14 @@ def from_compiled(
     when = {number: at for at, number in enumerate(module.schedule)}
     position: dict[Any, int] = {}
     started: dict[int, int] = {}  # By equation: its first result of another size.
+    fills = {
+        aval_bytes(eqn.outvars[0].aval): index
+        for index, eqn in enumerate(program.eqns)
+        if fills_an_array(eqn)
+    }
+    early: dict[int, int] = defaultdict(int)
+    unnamed: list[StoredBuffer] = []
+    lasts = len(module.schedule) // _LASTING
     unmapped, lasting = 0, 0
     nested: dict[int, int] = defaultdict(int)  # computation -> bytes of its buffers
     for buffer in module.buffers:
@@ -161,10 +183,26 @@ def from_compiled(
             at = when.get(buffer.instruction)
             if at is not None:
                 started[near[0]] = min(started.get(near[0], at), at)
-        else:
+        elif of_no_equation:
             unmapped += buffer.size_bytes
-            if buffer.lifetime > len(module.schedule) // _LASTING:
+            if buffer.lifetime <= lasts:
+                continue
+            if buffer.size_bytes in fills:  # Fences part it: `constants.shared_zeros`.
+                early[fills[buffer.size_bytes]] += buffer.size_bytes
+            else:
                 lasting += buffer.size_bytes
+        else:
+            unnamed.append(buffer)
+    by_reader = readers_of_unnamed(module, unnamed, _equation_of)
+    for index, scratch in by_reader.scratch_bytes.items():
+        workspace[index] += scratch
+    for buffer, reader in zip(unnamed, by_reader.reader, strict=True):
+        is_lasting = buffer.lifetime > lasts
+        if reader < 0:
+            unmapped += buffer.size_bytes
+            lasting += buffer.size_bytes * is_lasting
+        elif is_lasting:
+            early[reader] += buffer.size_bytes
     for index, at in started.items():
         # XLA:GPU reduces in two steps. The first reads the operand, as soon as it is
         # there; the second makes the value, much later.
@@ -186,6 +224,7 @@ def from_compiled(
         "compiled",
         num_partitions,
         unlisted_bytes=module.unlisted_bytes + lasting,
+        early_bytes=dict(early),
     )
 
 

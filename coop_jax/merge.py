@@ -46,7 +46,7 @@ def equation_key(eqn: Any, value_of: Callable[[Any], Any] | None = None) -> Any 
         value_of: what stands for a variable in the key; by default the variable itself.
     """
     operands = tuple(
-        _literal_key(v) if isinstance(v, Literal) else value_of(v) if value_of else v
+        literal_key(v) if isinstance(v, Literal) else value_of(v) if value_of else v
         for v in eqn.invars
     )
     key = (eqn.primitive, operands, tuple(sorted(eqn.params.items())), eqn.ctx)
@@ -57,7 +57,8 @@ def equation_key(eqn: Any, value_of: Callable[[Any], Any] | None = None) -> Any 
     return key
 
 
-def _literal_key(literal: Any) -> Any:
+def literal_key(literal: Any) -> Any:
+    """Equal for literals of the same type and value."""
     # By bytes: 0.0 == -0.0 and nan != nan would both merge wrongly.
     return str(literal.aval), np.asarray(literal.val).tobytes()
 

@@ -85,11 +85,21 @@ def plan_pool(
 
 
 def needed_bytes(schedule: Any, options: PlanOptions) -> int:
-    """Bytes that a schedule is expected to need when compiled."""
+    """Bytes of the pool that a schedule takes; what the planner limits."""
     statistics = schedule.statistics
     if options.policy == "search" and options.limits_live_bytes:
         return statistics.max_live_bytes
     return statistics.peak_bytes
+
+
+def expected_bytes(graph: StepGraph, schedule: Any, options: PlanOptions) -> int:
+    """Bytes that a schedule is expected to need when compiled.
+
+    Where XLA places the tensors, what its way of packing makes of their lifetimes. It is
+    2 to 15 % above the bytes alive for the tightest plans, and hardly for others.
+    """
+    heap_bytes = _ext.xla_heap_bytes(graph.core, schedule)
+    return max(needed_bytes(schedule, options), heap_bytes)
 
 
 def smallest_pool(graph: StepGraph, options: PlanOptions) -> SmallestPool:

@@ -7,11 +7,14 @@ present version of each stored value; unstored values live only inside one segme
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 from coop_jax import _compat
 from coop_jax._compat import DropVar, Literal
+from coop_jax.constants import is_zero
 from coop_jax.graph import StepGraph
+from coop_jax.merge import literal_key
 from coop_jax.placement import fence_equation
 from coop_jax.program import Program
 from coop_jax.segments import Execution, Segment
@@ -19,15 +22,23 @@ from coop_jax.segments import Execution, Segment
 RECOMPUTE_SCOPE = "recompute"
 
 
-def rewrite(graph: StepGraph, segments: list[Segment]) -> Program:
+def rewrite(
+    graph: StepGraph, segments: list[Segment], shared_zeros: Collection[int] = ()
+) -> Program:
     """The program that executes the segments in their order.
 
     It computes the same outputs from the same inputs. Recomputed equations carry the
     name scope `recompute` around their own, so that profilers show them.
+
+    Arguments:
+        graph: what the segments were planned on.
+        segments: from `segments.cut`.
+        shared_zeros: equations whose zeros pass the fence of their segment, from
+            `constants.shared_zeros`.
     """
-    writer = _Writer(graph)
+    writer = _Writer(graph, frozenset(shared_zeros))
     for number, segment in enumerate(segments):
-        writer.fence(segment.fenced, number)
+        writer.fence(segment, number)
         for execution in segment.executions:
             writer.execute(execution)
     program = graph.program
@@ -41,21 +52,35 @@ def rewrite(graph: StepGraph, segments: list[Segment]) -> Program:
 class _Writer:
     """The equations written so far and the present version of every tensor."""
 
-    def __init__(self, graph: StepGraph) -> None:
+    def __init__(self, graph: StepGraph, shared_zeros: frozenset[int]) -> None:
         self.graph = graph
         self.eqns: list[Any] = []
         self.version = dict(enumerate(graph.tensors[: graph.num_inputs]))
-        # Unstored values of the present segment.
+        self._shared_zeros = shared_zeros
+        # Unstored values and zeros of the present segment.
         self._local: dict[Any, Any] = {}
+        self._zeros: dict[Any, Any] = {}
 
-    def fence(self, tensors: tuple[int, ...], number: int) -> None:
+    def fence(self, segment: Segment, number: int) -> None:
         self._local = {}
-        if not tensors:
-            return
-        before = [self.version[t] for t in tensors]
+        zeros = self._zeros_of(segment)
+        before = [*(self.version[t] for t in segment.fenced), *zeros.values()]
         after = [_compat.new_var(v.aval) for v in before]
-        self.eqns.append(fence_equation(before, after, number))
-        self.version.update(zip(tensors, after, strict=True))
+        if before:
+            self.eqns.append(fence_equation(before, after, number))
+        self.version.update(zip(segment.fenced, after, strict=False))
+        self._zeros = dict(zip(zeros, after[len(segment.fenced) :], strict=True))
+
+    def _zeros_of(self, segment: Segment) -> dict[Any, Literal]:
+        """The zeros that have to pass its fence, one of each type."""
+        return {
+            literal_key(atom): atom
+            for execution in segment.executions
+            for index in self.graph.operations[execution.operation].equations
+            if index in self._shared_zeros
+            for atom in self.graph.program.eqns[index].invars
+            if is_zero(atom)
+        }
 
     def execute(self, execution: Execution) -> None:
         operation = self.graph.operations[execution.operation]
@@ -73,8 +98,9 @@ class _Writer:
         renamed = {
             v: _compat.new_var(v.aval) for v in eqn.outvars if not isinstance(v, DropVar)
         }
+        zeros = self._zeros if index in self._shared_zeros else {}
         eqn = eqn.replace(
-            invars=[self._read(v) for v in eqn.invars],
+            invars=[self._read(v, zeros) for v in eqn.invars],
             outvars=[renamed.get(v, v) for v in eqn.outvars],
         )
         if is_recompute:
@@ -82,8 +108,8 @@ class _Writer:
         self.eqns.append(eqn)
         return renamed
 
-    def _read(self, atom: Any) -> Any:
+    def _read(self, atom: Any, zeros: dict[Any, Any]) -> Any:
         if isinstance(atom, Literal):
-            return atom
+            return zeros.get(literal_key(atom), atom) if zeros else atom
         tensor = self.graph.index_of.get(atom)
         return self._local[atom] if tensor is None else self.version[tensor]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coop_jax.budget import format_bytes
+from coop_jax.constants import shared_zeros
 from coop_jax.errors import InfeasibleBudgetError
 from coop_jax.graph import StepGraph
 from coop_jax.measure import compile_measured
@@ -20,7 +21,7 @@ from coop_jax.placement import input_copies_are_free
 from coop_jax.plan import (
     PlanOptions,
     SmallestPool,
-    needed_bytes,
+    expected_bytes,
     plan_pool,
     smallest_pool,
 )
@@ -43,7 +44,9 @@ _GAIN_WORTH_TRYING = 0.02
 _AFTER_A_MISS = 3
 # When nothing else fits: the smallest pool that can be planned, and how much of it the
 # plan may use where no single operation needs more.
-_FLOOR_PREFERENCES = (1.0, 0.9, 0.8)
+_FLOOR_PREFERENCES = (0.9, 0.8)
+# Plans that are expected not to fit are made again, not compiled, so often.
+_MOST_SKIPPED = 4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,6 +103,7 @@ class BudgetSearch:
         self._options = options
         self._fixed_bytes = fixed_bytes
         self._fence_free_inputs = input_copies_are_free(platform)
+        self._shared_zeros = shared_zeros(graphs[0].program, platform)
         self._compile_program = compile_program
         self._log = log
         self._compiled: dict[bytes, Measured] = {}
@@ -147,17 +151,22 @@ class BudgetSearch:
         """The first of the tightest plans that keeps the budget, or else the smallest.
 
         Few operations need all of the smallest pool. XLA places what the others keep
-        worse than the plan does, and so above it: they get less, for as long as the
-        compiled steps get smaller.
+        worse than the plan does, and so above it: with less for them, the compiled step
+        is smaller up to a point. The most promising comes first, and the others follow
+        as long as they get smaller.
         """
+        pool = smallest.pool_bytes
+        schedules = [smallest.schedule] + [
+            plan_pool(graph, pool, self._options, int(part * pool)) or smallest.schedule
+            for part in _FLOOR_PREFERENCES
+        ]
+        schedules.sort(key=lambda s: expected_bytes(graph, s, self._options))
         tried: list[Measured] = []
-        for part in _FLOOR_PREFERENCES:
-            pool = smallest.pool_bytes
-            schedule = smallest.schedule
-            if part < 1:
-                preferred = plan_pool(graph, pool, self._options, int(part * pool))
-                schedule = preferred or schedule
-            measured = self._compile(self._candidate(graph, schedule, 0))
+        error = 0
+        for schedule in schedules:
+            candidate = self._candidate(graph, schedule, error)
+            measured = self._compile(candidate)
+            error = measured.total_bytes - candidate.planned_bytes
             tried.append(measured)
             is_better = tried.count(measured) == 1 and measured is min(tried, key=_least)
             if not is_better or _least(measured) <= (False, budget_bytes):
@@ -167,16 +176,23 @@ class BudgetSearch:
     def _search(self, budget_bytes: int) -> Measured | None:
         """Use less until XLA's figure fits; then once try to use what is left."""
         room = budget_bytes - self._fixed_bytes
+        skipped: list[tuple[StepGraph, Any]] = []
+        may_skip = _MOST_SKIPPED
         preferred, error = room - int(_MARGIN * room), 0
         best: Measured | None = None
         seen: set[bytes] = set()
         while len(seen) < _MAX_COMPILATIONS and preferred > 0:
             planned = self._plan(room, preferred)
             if planned is None and not seen:
-                planned = self._plan(room)
+                planned, may_skip = skipped[-1] if skipped else self._plan(room), 0
             if planned is None:
                 break
             graph, schedule = planned
+            excess = self._planned_bytes(graph, schedule) - budget_bytes
+            if excess > 0 and len(skipped) < may_skip and best is None:
+                skipped.append(planned)
+                preferred -= max(excess, room // _LEAST_STEP)
+                continue
             if schedule.steps.tobytes() in seen:  # Tensors are large: ask for more.
                 preferred -= room // 50
                 continue
@@ -223,15 +239,18 @@ class BudgetSearch:
 
     def _candidate(self, graph: StepGraph, schedule: Any, error: int) -> Candidate:
         segments = cut(graph, schedule, fence_free_inputs=self._fence_free_inputs)
-        planned_bytes = self._fixed_bytes + needed_bytes(schedule, self._options)
+        planned_bytes = self._planned_bytes(graph, schedule)
         return Candidate(
             graph=graph,
             schedule=schedule,
             segments=segments,
-            program=rewrite(graph, segments),
+            program=rewrite(graph, segments, self._shared_zeros),
             planned_bytes=planned_bytes,
             predicted_bytes=planned_bytes + error,
         )
+
+    def _planned_bytes(self, graph: StepGraph, schedule: Any) -> int:
+        return self._fixed_bytes + expected_bytes(graph, schedule, self._options)
 
     def _compile(self, candidate: Candidate) -> Measured:
         key = candidate.schedule.steps.tobytes()

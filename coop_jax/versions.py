@@ -18,6 +18,7 @@ from coop_jax.budget import check_budget, format_bytes
 from coop_jax.comparison import Row
 from coop_jax.errors import InfeasibleBudgetError
 from coop_jax.executed import Executed, executed, recomputes, saved_names
+from coop_jax.graph import build_graph
 from coop_jax.measure import compile_measured, memory_figures
 from coop_jax.pipeline import (
     FittedStep,
@@ -28,7 +29,7 @@ from coop_jax.pipeline import (
     predicted_fixed_bytes,
     unplanned_bytes,
 )
-from coop_jax.plan import needed_bytes, planner_options, unconstrained
+from coop_jax.plan import expected_bytes, planner_options, unconstrained
 from coop_jax.policies import Policy, Wrap, unwrapped, wrap_with
 from coop_jax.program import Program
 from coop_jax.targets import target_of
@@ -191,15 +192,20 @@ class Versions:
         )
 
     def _predicted_unmodified(self) -> int:
-        options = planner_options("search", target_of(self.device).alignment_bytes)
-        schedule = unconstrained(self._time_model.graph, options)
-        tagged = self._compiled_both[2]
+        target = target_of(self.device)
+        program, tagged = self._traced.program, self._compiled_both[2]
         if tagged is None:
-            fixed_bytes = predicted_fixed_bytes(self._traced.program)
+            stored = materialize.from_rules(program)
+            fixed_bytes = predicted_fixed_bytes(program)
         else:
-            stored = materialize.of_compiled(self._traced.program, tagged)
+            stored = materialize.of_compiled(program, tagged)
             fixed_bytes = unplanned_bytes(tagged, stored)
-        return fixed_bytes + needed_bytes(schedule, options)
+        # There is no fence: what is made early takes its bytes for much of the step.
+        lasting_bytes = sum(stored.early_bytes.values())
+        graph = build_graph(program, stored.without_early(), target)
+        options = planner_options("search", target.alignment_bytes)
+        schedule = unconstrained(graph, options)
+        return fixed_bytes + lasting_bytes + expected_bytes(graph, schedule, options)
 
     def _step(self, wrap: Wrap) -> Callable:
         step = self._make_step(wrap)

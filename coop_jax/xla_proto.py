@@ -70,7 +70,7 @@ def read_stored_module(compiled: Any) -> StoredModule | None:
     elif schedule:
         buffers = xla_schedule.stored_buffers(module)
         temp_bytes = analysis.temp_size_in_bytes if analysis is not None else 0
-        unlisted_bytes = max(0, temp_bytes - xla_schedule.live_bytes(module))
+        unlisted_bytes = max(0, temp_bytes - xla_schedule.heap_bytes(module))
     else:
         return None
     return StoredModule(

@@ -13,12 +13,13 @@ yielded with no bytes: it is stored, at no cost.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import math
-from collections import defaultdict
 from collections.abc import Iterator
 
+import numpy as np
+
+from coop_jax import _ext
 from coop_jax.hlo_module import HloModule, Instruction
 from coop_jax.protobuf_wire import fields, integers, repeated
 
@@ -108,24 +109,21 @@ def stored_buffers(module: HloModule) -> tuple[StoredBuffer, ...]:
     return tuple(buffers)
 
 
-def live_bytes(module: HloModule) -> int:
-    """The most bytes of temporaries alive at one instruction of the schedule."""
+def heap_bytes(module: HloModule) -> int:
+    """What the temporaries of a scheduled module need, as XLA packs them."""
     flow = Flow(module, module.entry)
     kinds = _kinds(module, flow)
     when = {number: at for at, number in enumerate(flow.sequence)}
-    spans: dict[int, list[int]] = {}  # by storage: bytes, first and last instruction
+    spans: dict[int, list[int]] = {}  # by storage: first and last instruction, bytes
     for value in flow.values:
         storage = value.root()
         if id(storage) in kinds or not storage.bytes:
             continue
         first, last = when[value.instruction], flow.last_read[id(value)]
-        span = spans.setdefault(id(storage), [storage.bytes, first, last])
-        span[1:] = min(span[1], first), max(span[2], last)
-    change: dict[int, int] = defaultdict(int)
-    for size, first, last in spans.values():
-        change[first] += size
-        change[last + 1] -= size
-    return max(itertools.accumulate(change[at] for at in sorted(change)), default=0)
+        span = spans.setdefault(id(storage), [first, last, storage.bytes])
+        span[:2] = min(span[0], first), max(span[1], last)
+    first, last, size = np.array([*spans.values()], np.int64).reshape(-1, 3).T
+    return _ext.xla_heap_bytes(first, last, size)
 
 
 def _kinds(module: HloModule, flow: Flow) -> dict[int, str]:

@@ -10,25 +10,31 @@
 
 #include "bindings.h"
 #include "bindings_arrays.h"
+#include "core/graph.h"
 #include "core/packing.h"
+#include "core/schedule.h"
+#include "core/xla_heap.h"
 
 namespace coop {
 namespace {
 
-Packing PackArrays(AnyArray first, AnyArray last, AnyArray bytes,
-                   std::optional<AnyArray> fixed_offsets, Bytes alignment,
-                   int64_t effort, uint64_t seed, Bytes target_peak_bytes) {
-  const auto firsts = ToVector<int64_t>(first, "pack(...): `first`");
-  const auto lasts = ToVector<int64_t>(last, "pack(...): `last`");
-  const auto sizes = ToVector<int64_t>(bytes, "pack(...): `bytes`");
+// Of a Python function that is called `function`.
+std::vector<PackingBlock> ToBlocks(
+    const std::string& function, AnyArray first, AnyArray last, AnyArray bytes,
+    const std::optional<AnyArray>& fixed_offsets) {
+  const auto named = [&](const char* argument) {
+    return function + "(...): `" + argument + "`";
+  };
+  const auto firsts = ToVector<int64_t>(first, named("first").c_str());
+  const auto lasts = ToVector<int64_t>(last, named("last").c_str());
+  const auto sizes = ToVector<int64_t>(bytes, named("bytes").c_str());
   const auto fixed =
       fixed_offsets
-          ? ToVector<int64_t>(*fixed_offsets, "pack(...): `fixed_offsets`")
+          ? ToVector<int64_t>(*fixed_offsets, named("fixed_offsets").c_str())
           : std::vector<int64_t>(firsts.size(), kNone);
   const auto check_length = [&](const char* name, size_t length) {
     if (length == firsts.size()) return;
-    throw nb::value_error(("pack(...): `" + std::string(name) +
-                           "` must have one entry per block (" +
+    throw nb::value_error((named(name) + " must have one entry per block (" +
                            std::to_string(firsts.size()) +
                            ", the length of `first`), got " +
                            std::to_string(length))
@@ -42,6 +48,13 @@ Packing PackArrays(AnyArray first, AnyArray last, AnyArray bytes,
   for (size_t i = 0; i < firsts.size(); ++i) {
     blocks.push_back({firsts[i], lasts[i], sizes[i], fixed[i]});
   }
+  return blocks;
+}
+
+Packing PackArrays(AnyArray first, AnyArray last, AnyArray bytes,
+                   std::optional<AnyArray> fixed_offsets, Bytes alignment,
+                   int64_t effort, uint64_t seed, Bytes target_peak_bytes) {
+  const auto blocks = ToBlocks("pack", first, last, bytes, fixed_offsets);
   PackingOptions options;
   options.alignment = alignment;
   options.effort = effort;
@@ -111,6 +124,32 @@ Returns
 -------
 Packing
     `offsets`, `peak_bytes` and `lower_bound_bytes`.
+)");
+  m.def(
+      "xla_heap_bytes",
+      [](AnyArray first, AnyArray last, AnyArray bytes, Bytes alignment) {
+        const auto blocks =
+            ToBlocks("xla_heap_bytes", first, last, bytes, std::nullopt);
+        const nb::gil_scoped_release release;
+        return XlaHeapBytes(blocks, alignment);
+      },
+      nb::arg("first"), nb::arg("last"), nb::arg("bytes"), nb::kw_only(),
+      nb::arg("alignment") = defaults.alignment, R"(
+The peak of XLA's packing of blocks with known lifetimes.
+
+Blocks in order of size, or of lifetime, each in the smallest gap that holds it;
+the better of the two. Arguments as of `pack`.
+)");
+  m.def(
+      "xla_heap_bytes",
+      [](const Graph& graph, const Schedule& schedule) {
+        const nb::gil_scoped_release release;
+        return XlaHeapBytes(graph, schedule);
+      },
+      nb::arg("graph"), nb::arg("schedule"), R"(
+The same for a schedule's tensors and workspaces, in its order of operations.
+
+Where XLA, and not the planner, places the tensors, this is what a plan needs.
 )");
 }
 

@@ -16,48 +16,11 @@ namespace coop {
 namespace {
 
 template <typename... Parts>
-[[noreturn]] void Fail(const Parts&... parts) {
+[[noreturn]] void Fail(std::string_view function, const Parts&... parts) {
   std::ostringstream text;
-  text << "pack(...): ";
+  text << function << "(...): ";
   (text << ... << parts);
   throw std::invalid_argument(text.str());
-}
-
-void CheckBlocks(std::span<const PackingBlock> blocks, Bytes alignment) {
-  if (alignment <= 0 || (alignment & (alignment - 1)) != 0) {
-    Fail("`alignment` must be a power of two, got ", alignment,
-         "; round it up to one");
-  }
-  // Half of what fits: an offset plus a size never overflows.
-  constexpr Bytes kMaxTotal = std::numeric_limits<Bytes>::max() / 2;
-  Bytes total = 0;
-  for (int64_t i = 0; i < std::ssize(blocks); ++i) {
-    const PackingBlock& block = blocks[At(i)];
-    if (block.bytes < 0) {
-      Fail("`bytes` must not be negative, but block ", i, " has ", block.bytes,
-           "; leave out blocks that need no memory or give them 0");
-    }
-    if (block.last < block.first) {
-      Fail("`last` must not be before `first`, but block ", i, " lives from ",
-           block.first, " to ", block.last,
-           "; `last` is the last step that needs it, itself included");
-    }
-    // Rounding up needs room as well.
-    if (block.bytes > kMaxTotal - alignment ||
-        RoundUp(block.bytes, alignment) > kMaxTotal - total) {
-      Fail("`bytes` must add up to at most 2**62 - 1 after rounding up to the "
-           "alignment, but block ",
-           i, " of ", block.bytes, " exceeds that; check its unit");
-    }
-    total += RoundUp(block.bytes, alignment);
-    if (block.fixed_offset == kNone) continue;
-    if (block.fixed_offset < 0 || block.fixed_offset % alignment != 0 ||
-        block.fixed_offset > kMaxTotal) {
-      Fail("`fixed_offsets` must be multiples of the alignment (", alignment,
-           ") in [0, 2**62) or -1, but block ", i, " has ", block.fixed_offset,
-           "; use -1 for a block that may be anywhere");
-    }
-  }
 }
 
 // Fixed blocks in address order; two that meet are neighbours in time at some
@@ -78,8 +41,9 @@ void CheckFixed(std::span<const PackingBlock> blocks,
       const SectionBlock* other = below[At(s)];
       if (other != nullptr &&
           other->fixed_offset + other->bytes > block->fixed_offset) {
-        Fail("`fixed_offsets` must keep blocks that live at one step apart, but "
-             "blocks ",
+        Fail("pack",
+             "`fixed_offsets` must keep blocks that live at one step apart, "
+             "but blocks ",
              other->source, " and ", block->source, " at ", other->fixed_offset,
              " and ", block->fixed_offset, " of ",
              blocks[At(other->source)].bytes, " and ",
@@ -155,9 +119,48 @@ PackingSolution Solve(const PackingProblem& problem,
 
 }  // namespace
 
+void CheckBlocks(std::string_view function,
+                 std::span<const PackingBlock> blocks, Bytes alignment) {
+  if (alignment <= 0 || (alignment & (alignment - 1)) != 0) {
+    Fail(function, "`alignment` must be a power of two, got ", alignment,
+         "; round it up to one");
+  }
+  // Half of what fits: an offset plus a size never overflows.
+  constexpr Bytes kMaxTotal = std::numeric_limits<Bytes>::max() / 2;
+  Bytes total = 0;
+  for (int64_t i = 0; i < std::ssize(blocks); ++i) {
+    const PackingBlock& block = blocks[At(i)];
+    if (block.bytes < 0) {
+      Fail(function, "`bytes` must not be negative, but block ", i, " has ",
+           block.bytes, "; leave out blocks that need no memory or give them 0");
+    }
+    if (block.last < block.first) {
+      Fail(function, "`last` must not be before `first`, but block ", i,
+           " lives from ", block.first, " to ", block.last,
+           "; `last` is the last step that needs it, itself included");
+    }
+    // Rounding up needs room as well.
+    if (block.bytes > kMaxTotal - alignment ||
+        RoundUp(block.bytes, alignment) > kMaxTotal - total) {
+      Fail(function,
+           "`bytes` must add up to at most 2**62 - 1 after rounding up to the "
+           "alignment, but block ",
+           i, " of ", block.bytes, " exceeds that; check its unit");
+    }
+    total += RoundUp(block.bytes, alignment);
+    if (block.fixed_offset == kNone) continue;
+    if (block.fixed_offset < 0 || block.fixed_offset % alignment != 0 ||
+        block.fixed_offset > kMaxTotal) {
+      Fail(function, "`fixed_offsets` must be multiples of the alignment (",
+           alignment, ") in [0, 2**62) or -1, but block ", i, " has ", block.fixed_offset,
+           "; use -1 for a block that may be anywhere");
+    }
+  }
+}
+
 Packing Pack(std::span<const PackingBlock> blocks,
              const PackingOptions& options) {
-  CheckBlocks(blocks, options.alignment);
+  CheckBlocks("pack", blocks, options.alignment);
   Packing packing;
   packing.offsets.reserve(blocks.size());
   for (const PackingBlock& block : blocks) {

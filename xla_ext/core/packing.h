@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/types.h"
@@ -36,14 +37,19 @@ struct Packing {
   Bytes lower_bound_bytes = 0;
 };
 
+// Throws std::invalid_argument for a negative size, a block that ends before it
+// begins, sizes whose sum is no Bytes, and misaligned fixed blocks. The message
+// begins with `function`, the name of what was given the blocks.
+void CheckBlocks(std::string_view function,
+                 std::span<const PackingBlock> blocks, Bytes alignment);
+
 // Dynamic storage allocation is NP-hard. Greedy orders come first
 // (packing_greedy.h); where they miss the lower bound, a search over skylines
 // (packing_search.h) and a local search over the order (packing_improve.h)
 // share what effort is left.
 //
-// Throws std::invalid_argument for a negative size, a block that ends before it
-// begins, sizes whose sum is no Bytes, and fixed blocks that are misaligned or
-// in each other's way.
+// Throws std::invalid_argument as CheckBlocks does, and for fixed blocks that
+// are in each other's way.
 [[nodiscard]] Packing Pack(std::span<const PackingBlock> blocks,
                            const PackingOptions& options = {});
 

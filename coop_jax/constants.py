@@ -1,0 +1,49 @@
+"""Constants: equations whose zeros XLA would take for those of another, and keep.
+
+XLA:GPU takes the gradient of a max-pooling apart and scatters into an array of zeros, a
+real one. A `relu` over values of that shape compares with zeros as well, which otherwise
+exist inside a fusion only. XLA sees that both are equal, makes them once, at the first
+`relu` of the step, and keeps them until the last gradient: for a U-Net under a small
+budget a quarter of what the step needs. A zero that has passed a fence is not equal to
+another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from coop_jax._compat import Literal
+from coop_jax.program import Program
+
+_GPU = frozenset(("gpu", "cuda", "rocm"))
+# What makes an array of a scalar, and to what it makes no difference that XLA no longer
+# sees the scalar's value.
+_SPREADS = frozenset("broadcast_in_dim max min select_n eq ne gt ge lt le".split())
+
+
+def shared_zeros(program: Program, platform: str) -> frozenset[int]:
+    """Indices of the equations whose zeros have to pass a fence, on a platform."""
+    if platform not in _GPU:
+        return frozenset()
+    filled = {eqn.outvars[0].aval.shape for eqn in program.eqns if fills_an_array(eqn)}
+    return frozenset(
+        index
+        for index, eqn in enumerate(program.eqns)
+        if eqn.primitive.name in _SPREADS
+        and eqn.outvars[0].aval.shape in filled
+        and any(map(is_zero, eqn.invars))
+    )
+
+
+def fills_an_array(eqn: Any) -> bool:
+    """Does XLA:GPU scatter its result into an array of zeros?"""
+    return eqn.primitive.name == "select_and_scatter_add"
+
+
+def is_zero(atom: Any) -> bool:
+    """Is it a scalar zero that stands in the program itself?"""
+    if not isinstance(atom, Literal) or atom.aval.shape:
+        return False
+    return not np.asarray(atom.val).any()

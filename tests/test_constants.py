@@ -1,0 +1,109 @@
+"""Zeros that XLA must not share between segments."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from steps import assert_trees_equal, compiled_graph, traced
+
+from coop_jax import _compat, topology
+from coop_jax.constants import shared_zeros
+from coop_jax.plan import PlanOptions, plan_pool, unconstrained
+from coop_jax.rewrite import rewrite
+from coop_jax.segments import cut
+
+NEEDS_CUDA = pytest.mark.skipif(
+    not any(map(topology._is_installed, topology._CUDA_PLUGINS)),
+    reason="needs jax[cuda13]",
+)
+
+
+def pooled_step(weights, images):
+    """Convolutions, each with `relu`, and poolings in between; gradient descent."""
+
+    def loss(weights):
+        x = images
+        for level in weights:
+            for w in level:
+                x = jax.lax.conv_general_dilated(
+                    x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+                )
+                x = jax.nn.relu(x)
+            window = (1, 2, 2, 1)
+            x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, window, "VALID")
+        return jnp.square(x).mean()
+
+    gradients = jax.grad(loss)(weights)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
+
+
+def arguments(batch=4, image=32, channels=8, levels=2, depth=3):
+    keys = iter(jax.random.split(jax.random.key(0), levels * depth + 1))
+    shape = (3, 3, channels, channels)
+    weights = [
+        [0.3 * jax.random.normal(next(keys), shape) for _ in range(depth)]
+        for _ in range(levels)
+    ]
+    return weights, jax.random.normal(next(keys), (batch, image, image, channels))
+
+
+def planned(step, share):
+    """The rewritten program under 60 % of its bytes, and what it was made from."""
+    graph = compiled_graph(step)
+    options = PlanOptions(policy="search", limits_live_bytes=True)
+    largest = unconstrained(graph, options).statistics.max_live_bytes
+    schedule = plan_pool(graph, int(0.6 * largest), options)
+    segments = cut(graph, schedule, fence_free_inputs=False)
+    return rewrite(graph, segments, shared_zeros(step.program, share))
+
+
+def run(program, args):
+    return _compat.jaxpr_as_fun(program.to_jaxpr())(*jax.tree.leaves(args))
+
+
+def test_equations_that_would_share_the_zeros_of_a_pooling():
+    step = traced(pooled_step, *arguments(), donate_argnums=0)
+    eqns = step.program.eqns
+    pooled = {
+        e.outvars[0].aval.shape
+        for e in eqns
+        if e.primitive.name == "select_and_scatter_add"
+    }
+    assert len(pooled) == 2
+    found = shared_zeros(step.program, "gpu")
+    assert {eqns[i].primitive.name for i in found} >= {"max", "gt"}
+    assert {eqns[i].outvars[0].aval.shape for i in found} == pooled
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_other_platforms_scatter_into_no_array(platform):
+    step = traced(pooled_step, *arguments(), donate_argnums=0)
+    assert shared_zeros(step.program, platform) == frozenset()
+
+
+def test_without_poolings_there_is_nothing_to_share():
+    step = traced(lambda x: jax.grad(lambda x: jax.nn.relu(x).sum())(x), jnp.ones(8))
+    assert shared_zeros(step.program, "gpu") == frozenset()
+
+
+def test_fenced_zeros_change_no_result():
+    args = arguments()
+    step = traced(pooled_step, *args, donate_argnums=0)
+    program = planned(step, "gpu")
+    fences = [e for e in program.eqns if e.primitive.name == "coop_fence"]
+    scalars = [v for e in fences for v in e.outvars if not v.aval.shape]
+    # One of each type for every segment, however many equations use it.
+    assert len(fences) // 2 < len(scalars) <= 2 * len(fences)
+    assert_trees_equal(run(program, args), run(step.program, args))
+
+
+@NEEDS_CUDA
+def test_xla_keeps_no_array_of_zeros():
+    """A quarter of what such a net needs on an H200 under a small budget."""
+    shapes = jax.eval_shape(lambda: arguments(batch=32, image=128, channels=64))
+    placed = topology.placed(shapes, topology.named_device("h200"))
+    step = traced(pooled_step, *placed, donate_argnums=0)
+    figures = [
+        step.compile(planned(step, share)).memory_analysis().temp_size_in_bytes
+        for share in ("gpu", "none")
+    ]
+    assert figures[0] < 0.9 * figures[1]

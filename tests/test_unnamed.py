@@ -1,0 +1,116 @@
+"""Buffers without a name, and the equations that they are made for."""
+
+import jax
+import pytest
+from steps import traced
+from test_constants import NEEDS_CUDA, arguments, pooled_step
+
+from coop_jax import materialize, topology
+from coop_jax.graph import build_graph
+from coop_jax.hlo_module import Instruction
+from coop_jax.measure import memory_figures
+from coop_jax.pipeline import unplanned_bytes
+from coop_jax.plan import PlanOptions, expected_bytes, unconstrained
+from coop_jax.targets import named
+from coop_jax.unnamed import readers_of_unnamed
+from coop_jax.xla_proto import StoredModule
+from coop_jax.xla_schedule import StoredBuffer
+
+ENTRY = 1
+
+
+def module(*instructions):
+    """(opcode, equation or None, operands[, tuple index]), numbered from 0."""
+    made = {
+        number: Instruction(
+            name=f"{opcode}.{number}",
+            opcode=opcode,
+            op_name="" if equation is None else f"jit(step)/eqn{equation}/{opcode}",
+            computation=ENTRY,
+            operands=tuple(operands),
+            called=(),
+            tuple_index=sum(index),
+        )
+        for number, (opcode, equation, operands, *index) in enumerate(instructions)
+    }
+    return StoredModule(made, {}, ENTRY, tuple(made), ())
+
+
+def unnamed(found, *buffers):
+    """Buffers are (instruction, shape index, bytes)."""
+    return readers_of_unnamed(
+        found,
+        [StoredBuffer(number, index, size, 0, "temp") for number, index, size in buffers],
+        materialize._equation_of,
+    )
+
+
+def test_the_reader_behind_what_only_forwards():
+    found = module(
+        ("parameter", None, ()),
+        ("fusion", None, (0,)),  # two results
+        ("get-tuple-element", None, (1,), 0),
+        ("get-tuple-element", None, (1,), 1),
+        ("bitcast", None, (3,)),
+        ("multiply", 7, (2,)),
+        ("add", 9, (4,)),
+    )
+    result = unnamed(found, (1, (0,), 64), (1, (1,), 32))
+    assert result.reader == (7, 9)
+    assert result.scratch_bytes == {7: 64, 9: 32}
+
+
+def test_unnamed_readers_pass_it_on():
+    """What is alive at once counts together, what follows does not."""
+    found = module(
+        ("parameter", None, ()),
+        ("transpose", None, (0,)),
+        ("copy", None, (1,)),
+        ("copy", None, (2,)),
+        ("dot", 3, (3,)),
+    )
+    result = unnamed(found, (1, (), 10), (2, (), 20), (3, (), 40))
+    assert result.reader == (3, 3, 3)
+    assert result.scratch_bytes == {3: 20 + 40}
+
+
+def test_what_nothing_reads_goes_with_what_is_made_along_with_it():
+    found = module(
+        ("fusion", None, ()),
+        ("get-tuple-element", None, (0,), 1),
+        ("dot", 3, (1,)),
+    )
+    result = unnamed(found, (0, (0,), 10), (0, (1,), 20))
+    assert result.reader == (3, 3)
+    assert result.scratch_bytes == {3: 30}
+
+
+def test_what_no_equation_reads_has_no_reader():
+    found = module(("fusion", None, ()), ("copy", None, (0,)))
+    result = unnamed(found, (0, (), 10))
+    assert result.reader == (-1,)
+    assert result.scratch_bytes == {}
+
+
+@NEEDS_CUDA
+def test_the_indices_of_a_pooling_on_a_gpu():
+    """Without them the step is predicted to need much less than it does."""
+    shapes = jax.eval_shape(lambda: arguments(batch=32, image=128, channels=64))
+    target = "h200"
+    placed = topology.placed(shapes, topology.named_device(target))
+    step = traced(pooled_step, *placed, donate_argnums=0)
+    compiled = step.compile(materialize.tag(step.program))
+    found = materialize.of_compiled(step.program, compiled)
+    [first, *_] = (
+        i
+        for i, eqn in enumerate(step.program.eqns)
+        if eqn.primitive.name == "select_and_scatter_add"
+    )
+    pooled = step.program.eqns[first].invars[0].aval
+    assert found.workspace_bytes[first] >= 4 * pooled.size * 4
+    assert found.early_bytes[first] >= 4 * pooled.size * 4
+    graph = build_graph(step.program, found.without_early(), named(target))
+    options = PlanOptions(policy="search", limits_live_bytes=True)
+    predicted = expected_bytes(graph, unconstrained(graph, options), options)
+    predicted += unplanned_bytes(compiled, found) + sum(found.early_bytes.values())
+    assert predicted == pytest.approx(memory_figures(compiled).total_bytes, rel=0.05)

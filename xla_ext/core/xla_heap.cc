@@ -1,0 +1,105 @@
+#include "core/xla_heap.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <tuple>
+#include <vector>
+
+#include "core/packing_greedy.h"
+#include "core/packing_problem.h"
+
+namespace coop {
+namespace {
+
+// The lifetimes of a schedule's tensors, counted in operations that run.
+class BlockReader {
+ public:
+  BlockReader(const Graph& graph, const Schedule& schedule)
+      : graph_(graph), block_of_(At(graph.num_tensors()), kNone) {
+    for (const InitialPlacement& placed : schedule.initial_placements) {
+      Begin(placed.tensor);
+    }
+    size_t next = 0;
+    for (int64_t step = 0; step < std::ssize(schedule.steps); ++step) {
+      const auto [kind, index] = schedule.steps[At(step)];
+      if (kind == StepKind::kEvict || kind == StepKind::kFree) {
+        const int64_t block = block_of_[At(index)];
+        if (block != kNone) blocks_[At(block)].last = time_;
+        continue;
+      }
+      ++time_;
+      for (; next < schedule.placements.size() &&
+             schedule.placements[next].step == step;
+           ++next) {
+        const Placement& placed = schedule.placements[next];
+        if (placed.taken_over == kNone) {
+          Begin(placed.tensor);
+        } else {
+          // Not over yet after all.
+          const int64_t block = block_of_[At(placed.taken_over)];
+          block_of_[At(placed.tensor)] = block;
+          if (block != kNone) blocks_[At(block)].last = kOpen;
+        }
+      }
+      blocks_.push_back({time_, time_, graph_.workspace_bytes(index)});
+    }
+    for (PackingBlock& block : blocks_) block.last = std::min(block.last, time_);
+  }
+
+  [[nodiscard]] std::span<const PackingBlock> blocks() const { return blocks_; }
+
+ private:
+  static constexpr int64_t kOpen = std::numeric_limits<int64_t>::max();
+
+  void Begin(TensorIdx tensor) {
+    const Bytes bytes = graph_.is_external(tensor) ? 0 : graph_.bytes(tensor);
+    block_of_[At(tensor)] = bytes > 0 ? std::ssize(blocks_) : kNone;
+    if (bytes > 0) blocks_.push_back({time_, kOpen, bytes});
+  }
+
+  const Graph& graph_;
+  int64_t time_ = 0;
+  std::vector<int64_t> block_of_;
+  std::vector<PackingBlock> blocks_;
+};
+
+}  // namespace
+
+Bytes XlaHeapBytes(std::span<const PackingBlock> blocks, Bytes alignment) {
+  CheckBlocks("xla_heap_bytes", blocks, alignment);
+  Bytes largest_first = 0;
+  Bytes longest_first = 0;
+  for (const PackingProblem& problem : SplitPacking(blocks, alignment)) {
+    GreedyPacker packer(problem);
+    std::vector<int32_t> order(problem.blocks.size());
+    std::iota(order.begin(), order.end(), 0);
+    const auto length = [&](int32_t i) {
+      const PackingBlock& block = blocks[At(problem.blocks[At(i)].source)];
+      return block.last - block.first;
+    };
+    const auto bytes = [&](int32_t i) { return problem.blocks[At(i)].bytes; };
+    const auto peak = [&] {
+      int64_t work = 0;
+      return packer
+          .Place(order, Fit::kBest, std::numeric_limits<Bytes>::max(), work)
+          ->peak_bytes;
+    };
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return std::tuple(bytes(a), length(a)) > std::tuple(bytes(b), length(b));
+    });
+    largest_first = std::max(largest_first, peak());
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return std::tuple(length(a), bytes(a)) > std::tuple(length(b), bytes(b));
+    });
+    longest_first = std::max(longest_first, peak());
+  }
+  return std::min(largest_first, longest_first);
+}
+
+Bytes XlaHeapBytes(const Graph& graph, const Schedule& schedule) {
+  return XlaHeapBytes(BlockReader(graph, schedule).blocks(),
+                      schedule.alignment);
+}
+
+}  // namespace coop
