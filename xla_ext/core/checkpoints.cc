@@ -70,7 +70,7 @@ Decisions Checkpoints::Every(Bytes segment_bytes) const {
     if (CrossesTurn(gap)) {
       crosses[At(t)] = 1;
       decisions[At(gap)] = is_kept[At(t)] ? kKeep : kKeepToEnd;
-    } else if (gaps_.end(gap) == kNever) {
+    } else if (gaps_.is_behind_last_use(gap)) {
       // Nobody reads it on the way back; recomputations may.
       const bool is_source = is_kept[At(t)] && !crosses[At(t)];
       decisions[At(gap)] = is_source ? kKeep : kKeepToEnd;

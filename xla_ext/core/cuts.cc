@@ -116,7 +116,8 @@ void CutFinder::Consider(const Decisions& decisions, VersionIdx version,
     cut.decision = present & static_cast<uint8_t>(~kKeepInGap);
   } else if (entered_gap) {
     // Read by a recomputation before. Kept for those, not for the end?
-    cut.decision = reader == gaps_.end(gap) ? kKeepInGap : 0;
+    const bool is_use = reader == gaps_.end(gap) && !gaps_.ends_with_split(gap);
+    cut.decision = is_use ? kKeepInGap : 0;
   } else {
     cut.decision = 0;
   }

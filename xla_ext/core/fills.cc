@@ -11,6 +11,10 @@ FillFinder::FillFinder(const Graph& graph, const GapTable& gaps,
       rollout_(rollout),
       fill_of_(At(gaps.size()), kNone) {}
 
+Position FillFinder::PositionOf(ExecIdx e) const {
+  return e < 0 ? kNone : rollout_.executions()[At(e)].position;
+}
+
 std::span<const Fill> FillFinder::Find(const Decisions& decisions) {
   for (const Fill& fill : fills_) fill_of_[At(fill.gap)] = kNone;
   fills_.clear();
@@ -32,7 +36,10 @@ std::span<const Fill> FillFinder::Find(const Decisions& decisions) {
       fills_.push_back({.gap = gap,
                         .from = std::max(kept.made, kept.last_read),
                         .to = made,
-                        .seconds = 0});
+                        .seconds = 0,
+                        .made = PositionOf(kept.made),
+                        .last_used = PositionOf(
+                            std::max(kept.made, kept.last_read))});
     }
     fills_[At(fill)].to = made;
     fills_[At(fill)].seconds += graph_.seconds(execution.op);

@@ -19,6 +19,9 @@ struct Fill {
   ExecIdx from = 0;
   ExecIdx to = 0;
   Seconds seconds = 0;  // Of the recomputations that make it in this gap.
+  // The positions at which the value before was made, and used last.
+  Position made = kNone;
+  Position last_used = kNone;
 };
 
 class FillFinder {
@@ -31,6 +34,8 @@ class FillFinder {
   [[nodiscard]] std::span<const Fill> Find(const Decisions& decisions);
 
  private:
+  Position PositionOf(ExecIdx e) const;
+
   const Graph& graph_;
   const GapTable& gaps_;
   const Rollout& rollout_;

@@ -29,8 +29,6 @@ constexpr int64_t kEffortPerOp = 50'000;
 // `capacity`, it gets that much less.
 std::optional<Schedule> SearchInPool(const Graph& graph, Bytes capacity,
                                      const PlanOptions& options) {
-  const GapTable gaps(graph);
-  Rollout rollout(graph, gaps, options.alignment);
   SearchOptions search{.alignment = options.alignment,
                        .effort = std::min(options.search_effort,
                                           kEffortPerOp * graph.num_ops()),
@@ -40,11 +38,12 @@ std::optional<Schedule> SearchInPool(const Graph& graph, Bytes capacity,
   Bytes live_capacity = capacity;
   for (int attempt = 0; attempt < kPackingAttempts; ++attempt) {
     const SearchResult found =
-        SearchDecisions(graph, gaps, live_capacity, search);
+        SearchDecisions(graph, live_capacity, search);
     if (found.peak_bytes > live_capacity) return std::nullopt;
+    Rollout rollout(graph, found.gaps, options.alignment);
     rollout.Run(found.decisions);
     Schedule schedule = MakeStaticSchedule(
-        graph, gaps, rollout,
+        graph, found.gaps, rollout,
         {.alignment = options.alignment,
          .effort = options.packing_effort,
          .seed = options.seed,

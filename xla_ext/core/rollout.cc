@@ -164,8 +164,13 @@ void Rollout::FinishPosition(std::span<const TensorIdx> read_here) {
   for (const TensorIdx t : graph_.outputs(op)) {
     if (gaps_.has_gaps(t) && !(decision(t) & kKeepInGap)) Expire(t);
   }
+  for (const TensorIdx t : gaps_.split_at(op)) {
+    ++gap_[At(t)];
+    if (!(decision(t) & kKeepInGap)) Expire(t);
+  }
   for (const TensorIdx t : remade_) {
-    // What was read here as well entered a gap above, and its decision held.
+    // What was read here as well, or is split here, entered a gap above, and the
+    // decision of that held.
     if (gaps_.begin(gap_[At(t)]) == executions_.back().position) continue;
     if (!(decision(t) & kKeepToEnd)) Expire(t);
   }

@@ -14,6 +14,7 @@
 #include "core/fills.h"
 #include "core/rollout.h"
 #include "core/room.h"
+#include "core/splits.h"
 
 namespace coop {
 namespace {
@@ -25,8 +26,12 @@ constexpr int64_t kCutsPerRound = 24;
 constexpr int kMostUnblocked = 200;
 // A value is found worth keeping in rounds: what is kept changes what is made.
 constexpr int kFillRounds = 4;
+// The most gaps that a plan is polished by keeping, one after the other.
+constexpr int kMostPolished = 200;
 // The most parts that the way forward is cut into by a plan to start from.
 constexpr int64_t kMostSegments = 256;
+// How often gaps are parted, each time for half of the effort that is left.
+constexpr int kSplitRounds = 2;
 // Of the effort, what a first plan from each start may not take.
 constexpr int64_t kReserveOfEffort = 2;
 
@@ -57,18 +62,28 @@ class Search {
     }
   }
 
-  SearchResult Run() {
-    Start();
+  // From `start`, if there are any.
+  SearchResult Run(Decisions start) {
+    if (start.empty()) {
+      Start();
+    } else {
+      best_.decisions = std::move(start);
+      Evaluate(best_, std::numeric_limits<Seconds>::infinity());
+    }
     if (!IsFeasible(best_)) Descend();
     // What is preferred cannot be had everywhere: then a little more of it.
     if (best_.peak_bytes <= capacity_) {
       preferred_ += std::exchange(best_.bytes_above, 0);
     }
     if (IsFeasible(best_) && best_.recompute_seconds > 0) Improve();
-    return {.decisions = best_.decisions,
+    return {.gaps = gaps_,
+            .decisions = best_.decisions,
             .recompute_seconds = best_.recompute_seconds,
             .peak_bytes = best_.peak_bytes};
   }
+
+  // What was preferred, or as little above it as could be had.
+  [[nodiscard]] Bytes preferred_bytes() const { return preferred_; }
 
  private:
   struct Plan {
@@ -131,7 +146,7 @@ class Search {
   void StartFromEverything(uint8_t behind) {
     Plan plan{.decisions = gaps_.KeepAll()};
     for (GapIdx gap = 0; gap < gaps_.size(); ++gap) {
-      if (gaps_.end(gap) == kNever && gaps_.may_drop(gap)) {
+      if (gaps_.is_behind_last_use(gap) && gaps_.may_drop(gap)) {
         plan.decisions[At(gap)] = behind;
       }
     }
@@ -214,9 +229,11 @@ class Search {
       }
     }
     if (kept == kNone) return false;
-    plan.decisions[At(kept)] = kKeep;
-    barred_[At(kept)] = repair_;
-    return true;
+    for (;; --kept) {
+      plan.decisions[At(kept)] = kKeep;
+      barred_[At(kept)] = repair_;
+      if (!gaps_.begins_with_split(kept)) return true;
+    }
   }
 
   // A first plan is finished even if the effort is spent.
@@ -281,7 +298,7 @@ class Search {
         const Fill& fill = found[At(i)];
         const Bytes bytes = rollout_.Size(gaps_.tensor(fill.gap));
         if (!stretches_.Take(fill.from, fill.to, bytes)) continue;
-        filled.decisions[At(fill.gap)] = kKeep;
+        Keep(filled, fill);
         has_filled = true;
       }
       if (!has_filled) return;
@@ -336,44 +353,40 @@ class Search {
     }
   }
 
-  // The gaps in which the present rollout recomputes, with what each would save.
-  void CollectRecomputed(const Plan& plan) {
-    recomputed_.clear();
-    for (const Version& version : rollout_.versions()) {
-      if (version.made < 0) continue;
-      const Execution& execution = rollout_.executions()[At(version.made)];
-      if (!execution.is_recompute) continue;
-      const GapIdx gap = gaps_.at(version.tensor, execution.position);
-      if (plan.decisions[At(gap)] != kKeep) {
-        recomputed_.push_back(
-            {gap, graph_.seconds(execution.op)});
-      }
+  // Keeps a value from where it is last there to where the gap of `fill` ends.
+  void Keep(Plan& plan, const Fill& fill) const {
+    GapIdx gap = fill.gap;
+    plan.decisions[At(gap)] = kKeep;
+    while (gaps_.begins_with_split(gap) && gaps_.begin(gap) >= fill.last_used) {
+      --gap;
+      const bool is_made_here = fill.made > gaps_.begin(gap);
+      plan.decisions[At(gap)] |= is_made_here ? kKeepToEnd : kKeep;
     }
   }
 
   // Undoes part of the plan; false if there is nothing to undo.
   bool Ruin(Plan& plan) {
     if (!Evaluate(plan, std::numeric_limits<Seconds>::infinity())) return false;
-    CollectRecomputed(plan);
-    if (recomputed_.empty()) return false;
-    const int64_t size = std::ssize(recomputed_);
+    const auto found = fills_.Find(plan.decisions);
+    if (found.empty()) return false;
+    const int64_t size = std::ssize(found);
     const int64_t pick = Below(size);
     switch (Below(4)) {
       case 0:  // One gap.
-        plan.decisions[At(recomputed_[At(pick)].gap)] = kKeep;
+        Keep(plan, found[At(pick)]);
         break;
       case 1: {  // Neighbours in time.
         const int64_t reach = 1 + Below(8);
         for (int64_t i = std::max<int64_t>(0, pick - reach);
              i < std::min(size, pick + reach); ++i) {
-          plan.decisions[At(recomputed_[At(i)].gap)] = kKeep;
+          Keep(plan, found[At(i)]);
         }
         break;
       }
       case 2: {  // Some of all.
         const double share = 0.02 + 0.1 * Uniform();
-        for (const Recomputed& recomputed : recomputed_) {
-          if (Uniform() < share) plan.decisions[At(recomputed.gap)] = kKeep;
+        for (const Fill& fill : found) {
+          if (Uniform() < share) Keep(plan, fill);
         }
         break;
       }
@@ -381,12 +394,17 @@ class Search {
         int64_t dearest = pick;
         for (int i = 0; i < 4; ++i) {
           const int64_t other = Below(size);
-          if (recomputed_[At(other)].seconds > recomputed_[At(dearest)].seconds) {
+          if (found[At(other)].seconds > found[At(dearest)].seconds) {
             dearest = other;
           }
         }
-        const uint8_t ways[] = {kKeep, kKeepInGap, kKeepToEnd, 0};
-        plan.decisions[At(recomputed_[At(dearest)].gap)] = ways[Below(3)];
+        constexpr uint8_t kWays[] = {kKeepInGap, kKeepToEnd};
+        const int64_t way = Below(3);
+        if (way == 2) {
+          Keep(plan, found[At(dearest)]);
+        } else {
+          plan.decisions[At(found[At(dearest)].gap)] = kWays[way];
+        }
         break;
       }
     }
@@ -396,15 +414,14 @@ class Search {
   // Takes back, dearest first, every decision that the capacity does not need.
   void Polish(Plan& plan) {
     if (!Evaluate(plan, std::numeric_limits<Seconds>::infinity())) return;
-    CollectRecomputed(plan);
-    std::ranges::stable_sort(recomputed_, std::greater<>{},
-                             &Recomputed::seconds);
-    const std::vector<Recomputed> order = recomputed_;
+    const auto found = fills_.Find(plan.decisions);
+    std::vector<Fill> order(found.begin(), found.end());
+    std::ranges::stable_sort(order, std::greater<>{}, &Fill::seconds);
     int64_t num_tries = 0;
-    for (const Recomputed& recomputed : order) {
-      if (effort_ <= 0 || ++num_tries > 200) return;
+    for (const Fill& fill : order) {
+      if (effort_ <= 0 || ++num_tries > kMostPolished) return;
       Plan kept = plan;
-      kept.decisions[At(recomputed.gap)] = kKeep;
+      Keep(kept, fill);
       if (Evaluate(kept, plan.recompute_seconds) && IsBetter(kept, plan)) {
         plan = std::move(kept);
       }
@@ -415,11 +432,6 @@ class Search {
     return static_cast<int64_t>(random_() % static_cast<uint64_t>(n));
   }
   double Uniform() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
-
-  struct Recomputed {
-    GapIdx gap;
-    Seconds seconds;
-  };
 
   const Graph& graph_;
   const GapTable& gaps_;
@@ -433,7 +445,6 @@ class Search {
   FillFinder fills_;
   std::mt19937_64 random_;
   Plan best_;
-  std::vector<Recomputed> recomputed_;
   std::vector<std::pair<double, int64_t>> ranked_;
   std::vector<Bytes> room_;  // By execution; negative: too many bytes.
   Room stretches_;
@@ -448,9 +459,27 @@ class Search {
 
 }  // namespace
 
-SearchResult SearchDecisions(const Graph& graph, const GapTable& gaps,
-                             Bytes capacity, const SearchOptions& options) {
-  return Search(graph, gaps, capacity, options).Run();
+SearchResult SearchDecisions(const Graph& graph, Bytes capacity,
+                             const SearchOptions& options) {
+  GapTable gaps(graph);
+  SearchOptions present = options;
+  Decisions start;
+  for (int round = 0;; ++round) {
+    const bool is_last = round == kSplitRounds;
+    present.effort = is_last ? options.effort >> round
+                             : options.effort >> (round + 1);
+    Search search(graph, gaps, capacity, present);
+    SearchResult found = search.Run(std::move(start));
+    if (is_last || found.recompute_seconds == 0) return found;
+    const auto splits = FindSplits(graph, found.gaps, found.decisions);
+    if (splits.empty()) return found;
+    GapTable finer(graph, splits);
+    start = finer.Refine(found.gaps, found.decisions);
+    gaps = std::move(finer);
+    if (present.preferred_bytes) {
+      present.preferred_bytes = search.preferred_bytes();
+    }
+  }
 }
 
 }  // namespace coop

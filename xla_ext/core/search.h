@@ -25,6 +25,7 @@ struct SearchOptions {
 };
 
 struct SearchResult {
+  GapTable gaps;  // What is decided: `decisions` are by its gaps.
   Decisions decisions;
   Seconds recompute_seconds = 0;
   Bytes peak_bytes = 0;  // The most bytes alive at once.
@@ -33,10 +34,11 @@ struct SearchResult {
 // Decisions that keep at most `capacity` bytes alive, with the least
 // recomputation found: cuts chosen greedily by price per byte relieved, from
 // several starts, then large neighbourhood search (some of the plan is undone
-// and repaired at random, and kept if it is no worse). If `capacity` is not
-// reached, the peak of the result is above it: the least found.
-[[nodiscard]] SearchResult SearchDecisions(const Graph& graph,
-                                           const GapTable& gaps, Bytes capacity,
+// and repaired at random, and kept if it is no worse). Then gaps in which
+// recomputations ask for a value are parted there, and the search goes on from
+// the plan found. If `capacity` is not reached, the peak of the result is above
+// it: the least found.
+[[nodiscard]] SearchResult SearchDecisions(const Graph& graph, Bytes capacity,
                                            const SearchOptions& options);
 
 }  // namespace coop
