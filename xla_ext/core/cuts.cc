@@ -38,8 +38,9 @@ std::span<const Cut> CutFinder::Find(const Decisions& decisions,
     ExecIdx from = versions[At(v)].made;
     for (int64_t i = reads_ptr_[At(v)]; i < reads_ptr_[At(v) + 1]; ++i) {
       const ExecIdx to = reads_[At(i)];
-      if (num_above_[At(to)] > num_above_[At(from + 1)]) {
-        Consider(decisions, v, from, to, i);
+      const bool frees_at_once = from >= 0 && CouldBeTakenOver(v, from);
+      if (num_above_[At(to)] > num_above_[At(from + !frees_at_once)]) {
+        Consider(decisions, v, from, to, i, frees_at_once);
       }
       from = to;
     }
@@ -100,9 +101,29 @@ Position CutFinder::PositionOf(ExecIdx e) const {
   return executions[At(e)].position;
 }
 
-// `version` is idle from `from` to its read number `read` at `to`.
+// Execution `e` reads `version` and makes something that could have its block.
+bool CutFinder::CouldBeTakenOver(VersionIdx version, ExecIdx e) const {
+  const auto versions = rollout_.versions();
+  const auto& [t, made, last_read, expires, takes_over] = versions[At(version)];
+  if (made == e) return false;
+  const OpIdx op = rollout_.executions()[At(e)].op;
+  for (const InPlacePair& pair : graph_.in_place(op)) {
+    if (pair.input != t || !gaps_.has_gaps(pair.output)) continue;
+    const VersionIdx result = VersionAt(pair.output, e + 1);
+    if (result != kNone && versions[At(result)].made == e &&
+        versions[At(result)].takes_over == kNone &&
+        rollout_.Size(pair.output) == rollout_.Size(t)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// `version` is idle from `from` to its read number `read` at `to`; at `from`
+// already, if it `frees_at_once`.
 void CutFinder::Consider(const Decisions& decisions, VersionIdx version,
-                         ExecIdx from, ExecIdx to, int64_t read) {
+                         ExecIdx from, ExecIdx to, int64_t read,
+                         bool frees_at_once) {
   const TensorIdx t = rollout_.versions()[At(version)].tensor;
   const Position reader = PositionOf(to);
   const GapIdx gap = gaps_.at(t, reader);
@@ -111,7 +132,7 @@ void CutFinder::Consider(const Decisions& decisions, VersionIdx version,
   const bool entered_gap =
       PositionOf(rollout_.versions()[At(version)].made) <= gaps_.begin(gap);
   const bool idle_since_begin = PositionOf(from) <= gaps_.begin(gap);
-  Cut cut{.gap = gap, .from = from, .to = to};
+  Cut cut{.gap = gap, .from = from - frees_at_once, .to = to};
   if (idle_since_begin) {
     cut.decision = present & static_cast<uint8_t>(~kKeepInGap);
   } else if (entered_gap) {
@@ -136,7 +157,7 @@ void CutFinder::Consider(const Decisions& decisions, VersionIdx version,
     }
     cut.seconds *= static_cast<double>(num_askers);
   }
-  cut.relief = Excess(rollout_.Size(t), from, to) - held;
+  cut.relief = Excess(rollout_.Size(t), cut.from, to) - held;
   if (cut.relief > 0 &&
       cut.seconds < std::numeric_limits<Seconds>::infinity()) {
     cuts_.push_back(cut);

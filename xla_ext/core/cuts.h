@@ -14,7 +14,8 @@
 namespace coop {
 
 // Deciding `gap` as `decision` drops a version between two of its reads, where
-// it is idle: in executions (from, to), both exclusive.
+// it is idle: in executions (from, to), both exclusive. That includes the last one
+// that reads it, if that makes something which then has its block.
 struct Cut {
   GapIdx gap = kNone;
   uint8_t decision = 0;
@@ -43,8 +44,9 @@ class CutFinder {
   void IndexVersions();
   void IndexReads();
   void IndexExcess(std::span<const Bytes> room);
+  [[nodiscard]] bool CouldBeTakenOver(VersionIdx version, ExecIdx e) const;
   void Consider(const Decisions& decisions, VersionIdx version, ExecIdx from,
-                ExecIdx to, int64_t read);
+                ExecIdx to, int64_t read, bool frees_at_once);
   Seconds Price(TensorIdx t, ExecIdx reader, double* held);
   VersionIdx VersionAt(TensorIdx t, ExecIdx reader) const;
   double Excess(Bytes bytes, ExecIdx from, ExecIdx to) const;
