@@ -23,7 +23,7 @@ constexpr int kPackingAttempts = 4;
 constexpr OpIdx kMostOpsToCompare = 10'000;
 
 // Small programs are searched through long before the effort is spent.
-constexpr int64_t kEffortPerOp = 50'000;
+constexpr int64_t kEffortPerOp = 200'000;
 
 // The search limits the bytes alive; where packing them takes more than
 // `capacity`, it gets that much less.

@@ -26,6 +26,14 @@ constexpr int64_t kCutsPerRound = 24;
 constexpr int kMostUnblocked = 200;
 // A value is found worth keeping in rounds: what is kept changes what is made.
 constexpr int kFillRounds = 4;
+// How far, relatively, a repair may be worse that starts by dropping something.
+constexpr double kMostWorse = 1.5;
+// The picks among all gaps for one that is kept.
+constexpr int kDropAttempts = 16;
+// Attempts without success after which the search goes back to the best.
+constexpr int64_t kMostStale = 300;
+// Plans that half of the effort for improving is shared among.
+constexpr int64_t kMostStarts = 8;
 // The most gaps that a plan is polished by keeping, one after the other.
 constexpr int kMostPolished = 200;
 // The most parts that the way forward is cut into by a plan to start from.
@@ -75,7 +83,7 @@ class Search {
     if (best_.peak_bytes <= capacity_) {
       preferred_ += std::exchange(best_.bytes_above, 0);
     }
-    if (IsFeasible(best_) && best_.recompute_seconds > 0) Improve();
+    if (IsFeasible(best_)) ImproveStarts();
     return {.gaps = gaps_,
             .decisions = best_.decisions,
             .recompute_seconds = best_.recompute_seconds,
@@ -158,24 +166,26 @@ class Search {
     Evaluate(unmodified, std::numeric_limits<Seconds>::infinity());
     const Checkpoints checkpoints(graph_, gaps_, rollout_);
     for (int64_t parts = 1; parts <= kMostSegments; parts *= 2) {
-      if (effort_ < reserve) return;
-      const Bytes segment_bytes = checkpoints.idle_bytes() / parts;
-      Consider({.decisions = checkpoints.Every(segment_bytes)});
+      for (const int64_t halves : {2, 3}) {
+        if (effort_ < reserve) return;
+        const Bytes segment_bytes =
+            2 * checkpoints.idle_bytes() / (halves * parts);
+        Consider({.decisions = checkpoints.Every(segment_bytes)});
+      }
     }
   }
 
   void Consider(Plan plan) {
+    ++repair_;
     Repair(plan, std::numeric_limits<Seconds>::infinity(), 0);
     if (IsFeasible(plan)) FillUp(plan, 0);
-    if (best_.decisions.empty() || IsBetter(plan, best_)) {
-      best_ = std::move(plan);
-    }
+    if (best_.decisions.empty() || IsBetter(plan, best_)) best_ = plan;
+    if (IsFeasible(plan)) starts_.push_back(std::move(plan));
   }
 
   // Cuts until the capacity is kept; false if that fails or exceeds `limit`.
   // The figures of `plan` are those of its decisions, unless the limit was hit.
   bool Repair(Plan& plan, Seconds limit, double noise) {
-    ++repair_;
     int num_unblocked = 0;
     while (Evaluate(plan, limit)) {
       if (IsFeasible(plan)) return true;
@@ -284,6 +294,7 @@ class Search {
       effort_ -= std::ssize(rollout_.versions());
       ranked_.clear();
       for (int64_t i = 0; i < std::ssize(found); ++i) {
+        if (barred_[At(found[At(i)].gap)] == repair_) continue;
         double score =
             -found[At(i)].seconds /
             static_cast<double>(rollout_.Size(gaps_.tensor(found[At(i)].gap)));
@@ -322,20 +333,39 @@ class Search {
     if (IsBetter(present, best_)) best_ = std::move(present);
   }
 
-  void Improve() {
-    Plan present = best_;
-    const int64_t effort_at_start = std::max<int64_t>(effort_, 1);
+  // A little from each of the best starts, then from the best of what came of it:
+  // which start leads furthest cannot be seen at once.
+  void ImproveStarts() {
+    std::ranges::stable_sort(starts_, {}, &Plan::recompute_seconds);
+    const auto equal = std::ranges::unique(starts_, {}, &Plan::recompute_seconds);
+    starts_.erase(equal.begin(), equal.end());
+    const int64_t num_starts = std::min(kMostStarts, std::ssize(starts_));
+    const int64_t share = effort_ / (2 * kMostStarts);
+    for (int64_t i = 1; i < num_starts; ++i) {
+      Improve(std::move(starts_[At(i)]), effort_ - share);
+    }
+    Improve(best_, 0);
+  }
+
+  // From `present`, until no more than so much effort is left.
+  void Improve(Plan present, int64_t effort_at_end) {
+    Plan best = present;
+    const int64_t effort_at_start = std::max(effort_, effort_at_end + 1);
     int64_t num_stale = 0;
     Polish(present);
-    if (IsBetter(present, best_)) best_ = present;
-    while (effort_ > 0 && best_.recompute_seconds > 0) {
-      const double temperature = 0.02 * static_cast<double>(effort_) /
-                                 static_cast<double>(effort_at_start);
+    if (IsBetter(present, best)) best = present;
+    while (effort_ > effort_at_end && best.recompute_seconds > 0) {
+      const double temperature =
+          0.02 * static_cast<double>(effort_ - effort_at_end) /
+          static_cast<double>(effort_at_start - effort_at_end);
       Plan plan{.decisions = present.decisions};
       if (!Ruin(plan)) break;
       const Seconds limit =
           present.recompute_seconds * (1 + temperature) + 1e-18;
-      if (!Repair(plan, limit, 0.5)) {
+      // What was dropped can only pay once there is room for something else.
+      const Seconds repair_limit =
+          has_dropped_ ? kMostWorse * present.recompute_seconds : limit;
+      if (!Repair(plan, repair_limit, 0.5)) {
         ++num_stale;
         continue;
       }
@@ -345,48 +375,58 @@ class Search {
         num_stale = 0;
       }
       if (plan.recompute_seconds <= limit) present = std::move(plan);
-      if (IsBetter(present, best_)) best_ = present;
-      if (++num_stale > 300) {
-        present = best_;
+      if (IsBetter(present, best)) best = present;
+      if (++num_stale > kMostStale) {
+        present = best;
         num_stale = 0;
       }
     }
+    if (IsBetter(best, best_)) best_ = std::move(best);
   }
 
   // Keeps a value from where it is last there to where the gap of `fill` ends.
-  void Keep(Plan& plan, const Fill& fill) const {
+  void Keep(Plan& plan, const Fill& fill, bool bars = false) {
     GapIdx gap = fill.gap;
     plan.decisions[At(gap)] = kKeep;
+    if (bars) barred_[At(gap)] = repair_;
     while (gaps_.begins_with_split(gap) && gaps_.begin(gap) >= fill.last_used) {
       --gap;
       const bool is_made_here = fill.made > gaps_.begin(gap);
       plan.decisions[At(gap)] |= is_made_here ? kKeepToEnd : kKeep;
+      if (bars) barred_[At(gap)] = repair_;
     }
   }
 
-  // Undoes part of the plan; false if there is nothing to undo.
+  // Undoes part of the plan; false if there is nothing to undo. Half of the time
+  // what it decides is barred, so that the repair has to find something else.
   bool Ruin(Plan& plan) {
     if (!Evaluate(plan, std::numeric_limits<Seconds>::infinity())) return false;
     const auto found = fills_.Find(plan.decisions);
     if (found.empty()) return false;
+    ++repair_;
+    has_dropped_ = false;
+    const bool bars = Below(2) == 0;
     const int64_t size = std::ssize(found);
     const int64_t pick = Below(size);
-    switch (Below(4)) {
+    switch (Below(5)) {
       case 0:  // One gap.
-        Keep(plan, found[At(pick)]);
+        Keep(plan, found[At(pick)], bars);
+        break;
+      case 4:  // The other way round: drops something, for others to be kept.
+        has_dropped_ = Drop(plan);
         break;
       case 1: {  // Neighbours in time.
         const int64_t reach = 1 + Below(8);
         for (int64_t i = std::max<int64_t>(0, pick - reach);
              i < std::min(size, pick + reach); ++i) {
-          Keep(plan, found[At(i)]);
+          Keep(plan, found[At(i)], bars);
         }
         break;
       }
       case 2: {  // Some of all.
         const double share = 0.02 + 0.1 * Uniform();
         for (const Fill& fill : found) {
-          if (Uniform() < share) Keep(plan, fill);
+          if (Uniform() < share) Keep(plan, fill, bars);
         }
         break;
       }
@@ -409,6 +449,18 @@ class Search {
       }
     }
     return true;
+  }
+
+  bool Drop(Plan& plan) {
+    for (int attempt = 0; attempt < kDropAttempts; ++attempt) {
+      const GapIdx gap = Below(gaps_.size());
+      if (!gaps_.may_drop(gap) || gaps_.is_behind_last_use(gap)) continue;
+      if (plan.decisions[At(gap)] != kKeep) continue;
+      plan.decisions[At(gap)] = Below(2) == 0 ? 0 : kKeepToEnd;
+      barred_[At(gap)] = repair_;
+      return true;
+    }
+    return false;
   }
 
   // Takes back, dearest first, every decision that the capacity does not need.
@@ -445,13 +497,15 @@ class Search {
   FillFinder fills_;
   std::mt19937_64 random_;
   Plan best_;
+  std::vector<Plan> starts_;  // That keep the capacity.
   std::vector<std::pair<double, int64_t>> ranked_;
   std::vector<Bytes> room_;  // By execution; negative: too many bytes.
   Room stretches_;
   std::vector<int64_t> touched_;  // By tensor: the round that touched it last.
   int64_t round_ = 0;
-  std::vector<int64_t> barred_;  // By gap: the repair that may not drop it.
+  std::vector<int64_t> barred_;  // By gap: the repair that has to leave it.
   int64_t repair_ = 0;
+  bool has_dropped_ = false;  // By the last Ruin().
   std::vector<int64_t> reached_;  // By tensor: the walk that reached it.
   int64_t walk_ = 0;
   Seconds most_seconds_ = std::numeric_limits<Seconds>::infinity();
