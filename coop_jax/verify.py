@@ -45,7 +45,8 @@ _AFTER_A_MISS = 3
 # When nothing else fits: the smallest pool that can be planned, and how much of it the
 # plan may use where no single operation needs more.
 _FLOOR_PREFERENCES = (0.9, 0.8)
-# Plans that are expected not to fit are made again, not compiled, so often.
+# Plans that are expected not to fit are made again, not compiled; so often between two
+# compilations.
 _MOST_SKIPPED = 4
 
 
@@ -165,6 +166,8 @@ class BudgetSearch:
         error = 0
         for schedule in schedules:
             candidate = self._candidate(graph, schedule, error)
+            if tried and candidate.predicted_bytes >= min(tried, key=_least).total_bytes:
+                break
             measured = self._compile(candidate)
             error = measured.total_bytes - candidate.planned_bytes
             tried.append(measured)
@@ -176,11 +179,11 @@ class BudgetSearch:
     def _search(self, budget_bytes: int) -> Measured | None:
         """Use less until XLA's figure fits; then once try to use what is left."""
         room = budget_bytes - self._fixed_bytes
-        skipped: list[tuple[StepGraph, Any]] = []
-        may_skip = _MOST_SKIPPED
-        preferred, error = room - int(_MARGIN * room), 0
+        preferred, error, margin = room - int(_MARGIN * room), 0, 0
         best: Measured | None = None
         seen: set[bytes] = set()
+        skipped: list[tuple[StepGraph, Any]] = []
+        may_skip = _MOST_SKIPPED
         while len(seen) < _MAX_COMPILATIONS and preferred > 0:
             planned = self._plan(room, preferred)
             if planned is None and not seen:
@@ -188,7 +191,7 @@ class BudgetSearch:
             if planned is None:
                 break
             graph, schedule = planned
-            excess = self._planned_bytes(graph, schedule) - budget_bytes
+            excess = self._planned_bytes(graph, schedule) + margin - budget_bytes
             if excess > 0 and len(skipped) < may_skip and best is None:
                 skipped.append(planned)
                 preferred -= max(excess, room // _LEAST_STEP)
@@ -204,9 +207,11 @@ class BudgetSearch:
                 if best is not None:
                     break
                 error = measured.total_bytes - candidate.planned_bytes
+                # The next plan may be missed by a little more than this one.
+                margin = max(margin, error + error * len(seen) // 4)
+                may_skip = len(skipped) + _MOST_SKIPPED
                 # Not all of it comes back, and the second time less than the first.
                 preferred -= max(len(seen) * (over + over // 8), room // _LEAST_STEP)
-                preferred -= (len(seen) - 1) ** 2 * room // _LEAST_STEP
                 continue
             if best is not None:
                 return min(best, measured, key=lambda m: m.recompute_seconds)
