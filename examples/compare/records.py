@@ -13,6 +13,8 @@ import statistics
 import sys
 import typing
 
+import jax
+
 from coop_jax import Comparison, Row
 
 _FIELDS = [field.name for field in dataclasses.fields(Row)]
@@ -87,8 +89,11 @@ def write_summary(folder: pathlib.Path, networks: list[str]) -> pathlib.Path:
         table.append(
             [network, "as written", _mebibytes(base.measured_bytes), "1.000", "", ""]
         )
+        num_policies += sum(
+            row.kind == "checkpoint" and row.modelled_seconds is not None
+            for row in comparison.rows
+        )
         for policy, ours in comparison.matched():
-            num_policies += 1
             num_beaten += ours.beats(policy)
             table.append([network, policy.name, *_figures(policy, base)])
             table[-1] += [*_figures(ours, base)]
@@ -155,6 +160,10 @@ def provenance() -> str:
         f"{package} {importlib.metadata.version(package)}" for package in _PACKAGES
     )
     machine = f"{platform.machine()}, {os.cpu_count()} cores"
+    if jax.default_backend() != "cpu":  # The first line says what the driver is.
+        device = jax.devices()[0]
+        [driver, *_] = device.client.platform_version.splitlines()
+        machine = f"{device.device_kind}, {driver}; {machine}"
     return f"`{command}`; Python {platform.python_version()}, {versions}; {machine}."
 
 

@@ -2,10 +2,11 @@
 
     python examples/compare/reproduce.py --target cpu [--networks gpt2 resnet50 ...]
 
-For `--target cpu` the steps run and are timed; for `h200`, `"tpu v5e"` and the other
-targets XLA compiles them without the device. Into `results/<target>/` go, per network,
-the rows (CSV), the table (Markdown) and the Pareto picture. Rows are saved as they are
-made, and an interrupted run goes on where it stopped (`--fresh` starts over).
+For `--target cpu` the steps run and are timed, for `--target here` as well, on the
+device that JAX finds; for `h200`, `"tpu v5e"` and the other targets XLA compiles them
+without the device. Into `results/<target>/`, or one named after the device, go, per
+network, the rows (CSV), the table (Markdown) and the Pareto picture. Rows are saved as
+they are made, and an interrupted run goes on where it stopped (`--fresh` starts over).
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import pathlib
 import sys
 import time
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # everything else is only compiled for
+if "here" not in sys.argv:
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # everything else is only compiled for
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
+import jax
 from compare import records
 from compare.networks import NETWORKS
 from paper.networks.training_step import DONATED
@@ -26,11 +29,12 @@ from paper.networks.training_step import DONATED
 import coop_jax
 
 RESULTS = pathlib.Path(__file__).parent / "results"
+HERE = "here"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--target", default="cpu", help='"cpu", "h200", "tpu v5e", ...')
+    parser.add_argument("--target", default="cpu", help='"cpu", "here", "h200", ...')
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--planner", help="as in remat_train_step; default: its own")
     parser.add_argument("--no-seconds", action="store_true", help="do not run the steps")
@@ -41,7 +45,7 @@ def main() -> None:
     )
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
     arguments = parser.parse_args()
-    folder = arguments.results / arguments.target.replace(" ", "_")
+    folder = arguments.results / folder_name(arguments.target)
     for name in arguments.networks:
         if arguments.fresh:
             records.path(folder, name).unlink(missing_ok=True)
@@ -63,18 +67,26 @@ def main() -> None:
         records.write_summary(folder, list(NETWORKS))
 
 
+def folder_name(target: str) -> str:
+    """Of the results; those of a device that is there: `here_<kind of device>`."""
+    name = f"here {jax.devices()[0].device_kind}" if target == HERE else target
+    return name.lower().replace(" ", "_")
+
+
 def compare_network(
     name: str, folder: pathlib.Path, arguments: argparse.Namespace
 ) -> coop_jax.Comparison:
     """The comparison of one network; goes on from the rows in `folder`."""
     target = arguments.target
+    if target == HERE and jax.default_backend() == "cpu":
+        target = "cpu"  # At the size that it can run.
     network = NETWORKS[name]
     step = network.step(target)
-    runs = target == "cpu" and not arguments.no_seconds
+    runs = target in ("cpu", HERE) and not arguments.no_seconds
     return coop_jax.compare(
         network.make_step(target),
         *(step.concrete(seed=0) if runs else step.args),
-        target=None if runs else target,
+        target=None if runs or target == HERE else target,
         donate_argnums=DONATED,
         planner=arguments.planner,
         measure_seconds=runs,
