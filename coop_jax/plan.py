@@ -76,7 +76,7 @@ def plan_pool(
     """
     if preferred_bytes is not None:
         preferred_bytes = max(0, preferred_bytes)
-        if not (options.policy == "search" and options.limits_live_bytes):
+        if not _packed_by_xla(options):
             pool_bytes, preferred_bytes = min(pool_bytes, preferred_bytes), None
     if pool_bytes <= 0:
         return None
@@ -87,7 +87,7 @@ def plan_pool(
 def needed_bytes(schedule: Any, options: PlanOptions) -> int:
     """Bytes of the pool that a schedule takes; what the planner limits."""
     statistics = schedule.statistics
-    if options.policy == "search" and options.limits_live_bytes:
+    if _packed_by_xla(options):
         return statistics.max_live_bytes
     return statistics.peak_bytes
 
@@ -95,11 +95,13 @@ def needed_bytes(schedule: Any, options: PlanOptions) -> int:
 def expected_bytes(graph: StepGraph, schedule: Any, options: PlanOptions) -> int:
     """Bytes that a schedule is expected to need when compiled.
 
-    Where XLA places the tensors, what its way of packing makes of their lifetimes. It is
-    2 to 15 % above the bytes alive for the tightest plans, and hardly for others.
+    Where a plan leaves the placing to XLA, what XLA's way of packing makes of the tensors'
+    lifetimes: clearly more than the bytes alive for the tightest plans, hardly for others.
     """
-    heap_bytes = _ext.xla_heap_bytes(graph.core, schedule)
-    return max(needed_bytes(schedule, options), heap_bytes)
+    needed = needed_bytes(schedule, options)
+    if not _packed_by_xla(options):
+        return needed
+    return max(needed, _ext.xla_heap_bytes(graph.core, schedule))
 
 
 def smallest_pool(graph: StepGraph, options: PlanOptions) -> SmallestPool:
@@ -116,6 +118,11 @@ def smallest_pool(graph: StepGraph, options: PlanOptions) -> SmallestPool:
 def unconstrained(graph: StepGraph, options: PlanOptions) -> Any:
     """The schedule without any eviction, in a pool as large as it needs."""
     return _validated(graph, _ext.unconstrained(graph.core, options))
+
+
+def _packed_by_xla(options: PlanOptions) -> bool:
+    """Does a plan limit the bytes alive, rather than place them in a pool?"""
+    return options.policy == "search" and options.limits_live_bytes
 
 
 def _validated(graph: StepGraph, schedule: Any) -> Any:

@@ -5,6 +5,7 @@ from steps import compiled_graph, mlp_arguments, mlp_step, traced
 
 from coop_jax import InfeasibleBudgetError, PlanOptions
 from coop_jax.measure import memory_figures
+from coop_jax.plan import planner_options
 from coop_jax.verify import BudgetSearch
 
 
@@ -15,12 +16,12 @@ def made():
     return step, compiled_graph(step), memory_figures(compiled)
 
 
-def search(made, compile_program=None, figures_shift=0):
+def search(made, compile_program=None, figures_shift=0, options=None):
     step, graph, figures = made
     lines = []
     found = BudgetSearch(
         [graph],
-        PlanOptions(),
+        PlanOptions() if options is None else options,
         figures.fixed_bytes + figures_shift,
         "cpu",
         compile_program or step.compile,
@@ -37,6 +38,23 @@ def test_the_accepted_step_keeps_the_budget(made, percent):
     assert measured.total_bytes <= budget
     assert memory_figures(measured.compiled).total_bytes == measured.total_bytes
     assert 1 <= found.num_compilations == len(lines) <= 3
+
+
+@pytest.mark.parametrize("percent", [80, 65, 50])
+def test_what_is_expected_to_miss_is_not_compiled(made, percent):
+    budget = made[2].total_bytes * percent // 100
+    compiled = []
+    found, lines = search(made, options=planner_options("search", 64))
+    candidate_of = found._candidate
+
+    def candidate(graph, schedule, error):
+        compiled.append(candidate_of(graph, schedule, error))
+        return compiled[-1]
+
+    found._candidate = candidate
+    assert found.run(budget).total_bytes <= budget
+    assert len(compiled) == len(lines)
+    assert all(c.planned_bytes <= budget for c in compiled)
 
 
 def test_tighter_budgets_recompute_more(made):
