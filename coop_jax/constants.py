@@ -27,14 +27,18 @@ def shared_zeros(program: Program, platform: str) -> frozenset[int]:
     """Indices of the equations whose zeros have to pass a fence, on a platform."""
     if platform not in _GPU:
         return frozenset()
-    filled = {eqn.outvars[0].aval.shape for eqn in program.eqns if fills_an_array(eqn)}
+    filled = {_shape(eqn) for eqn in program.eqns if fills_an_array(eqn)}
     return frozenset(
         index
         for index, eqn in enumerate(program.eqns)
         if eqn.primitive.name in _SPREADS
-        and eqn.outvars[0].aval.shape in filled
+        and _shape(eqn) in filled
         and any(map(is_zero, eqn.invars))
     )
+
+
+def _shape(eqn: Any) -> tuple[int, ...]:
+    return eqn.outvars[0].aval.shape
 
 
 def fills_an_array(eqn: Any) -> bool:
@@ -44,6 +48,4 @@ def fills_an_array(eqn: Any) -> bool:
 
 def is_zero(atom: Any) -> bool:
     """Is it a scalar zero that stands in the program itself?"""
-    if not isinstance(atom, Literal) or atom.aval.shape:
-        return False
-    return not np.asarray(atom.val).any()
+    return isinstance(atom, Literal) and not np.shape(atom.val) and not np.any(atom.val)

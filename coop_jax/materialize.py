@@ -143,56 +143,30 @@ def from_compiled(
         if instruction.computation != module.entry:
             nested[instruction.computation] += buffer.size_bytes
             continue
-        names = [instruction]
-        if instruction.called:
-            root = _result(module, instruction.called[0], buffer.shape_index)
-            if root is not None:
-                names.insert(0 if buffer.shape_index else 1, root)
-        near = [i for i in map(_equation_of, names) if i is not None]
-        of_no_equation = names[0].opcode == "broadcast" and not names[0].op_name
-        if of_no_equation:
-            near = []
-        fused = {
-            i
-            for called in _closure(module, inside, instruction.called)
-            for i in map(_equation_of, inside[called])
-            if i is not None and not of_no_equation
-        }
-        value = None
-        for size in buffer.value_sizes or (buffer.size_bytes,):
-            sizes = {
-                size * shards
-                for shards in range(1, num_partitions + 1)
-                if num_partitions % shards == 0
-            }
-            value = _matching_value(program, consumers, near, fused, sizes)
-            if value is not None:
-                break
+        near, fused, is_constant = _equations_at(module, inside, buffer)
+        value = _stored_value(program, consumers, buffer, near, fused, num_partitions)
         while value in sums:
             value = sums[value][0]
-        if value is not None:
-            at = when.get(buffer.instruction)
-            if at is not None:
-                position[value] = min(position.get(value, at), at)
+        at = when.get(buffer.instruction)
+        if value is not None and at is not None:
+            position[value] = min(position.get(value, at), at)
         if buffer.kind == "argument":
             continue  # a result that takes over an argument: no memory of its own
         if value is not None:
             stored[value] = max(stored.get(value, 0), buffer.size_bytes)
         elif near:
             workspace[near[0]] = max(workspace[near[0]], buffer.size_bytes)
-            at = when.get(buffer.instruction)
             if at is not None:
                 started[near[0]] = min(started.get(near[0], at), at)
-        elif of_no_equation:
-            unmapped += buffer.size_bytes
-            if buffer.lifetime <= lasts:
-                continue
-            if buffer.size_bytes in fills:  # Fences part it: `constants.shared_zeros`.
-                early[fills[buffer.size_bytes]] += buffer.size_bytes
-            else:
-                lasting += buffer.size_bytes
-        else:
+        elif not is_constant:
             unnamed.append(buffer)
+        else:
+            unmapped += buffer.size_bytes
+            is_lasting = buffer.lifetime > lasts
+            if buffer.size_bytes in fills:  # Fences part it: `constants.shared_zeros`.
+                early[fills[buffer.size_bytes]] += buffer.size_bytes * is_lasting
+            else:
+                lasting += buffer.size_bytes * is_lasting
     by_reader = readers_of_unnamed(module, unnamed, _equation_of)
     for index, scratch in by_reader.scratch_bytes.items():
         workspace[index] += scratch
@@ -203,14 +177,7 @@ def from_compiled(
             lasting += buffer.size_bytes * is_lasting
         elif is_lasting:
             early[reader] += buffer.size_bytes
-    for index, at in started.items():
-        # XLA:GPU reduces in two steps. The first reads the operand, as soon as it is
-        # there; the second makes the value, much later.
-        eqn = program.eqns[index] if index < len(program.eqns) else None
-        if eqn is not None and eqn.primitive.name.startswith("reduce_"):
-            for v in writes(eqn):
-                if v in position:
-                    position[v] = min(position[v], at)
+    _start_reductions(program, started, position)
     for instruction in inside[module.entry]:
         scratch = sum(nested[c] for c in _closure(module, inside, instruction.called))
         equation = _equation_of(instruction)
@@ -226,6 +193,61 @@ def from_compiled(
         unlisted_bytes=module.unlisted_bytes + lasting,
         early_bytes=dict(early),
     )
+
+
+def _equations_at(
+    module: StoredModule,
+    inside: dict[int, list[Instruction]],
+    buffer: StoredBuffer,
+) -> tuple[list[int], set[int], bool]:
+    """The equations whose names a buffer's instruction carries, likeliest first, those
+    inside of it, and whether the buffer is a constant's, which is of no equation."""
+    instruction = module.instructions[buffer.instruction]
+    names = [instruction]
+    if instruction.called:
+        root = _result(module, instruction.called[0], buffer.shape_index)
+        if root is not None:
+            names.insert(0 if buffer.shape_index else 1, root)
+    if names[0].opcode == "broadcast" and not names[0].op_name:
+        return [], set(), True
+    called = _closure(module, inside, instruction.called)
+    fused = (_equation_of(i) for computation in called for i in inside[computation])
+    return (
+        [i for i in map(_equation_of, names) if i is not None],
+        {i for i in fused if i is not None},
+        False,
+    )
+
+
+def _stored_value(
+    program: Program,
+    consumers: dict[Any, list[int]],
+    buffer: StoredBuffer,
+    near: list[int],
+    fused: set[int],
+    num_partitions: int,
+) -> Any | None:
+    """The value of the program that a buffer holds, or a shard of it."""
+    counts = [n for n in range(1, num_partitions + 1) if num_partitions % n == 0]
+    for size in buffer.value_sizes or (buffer.size_bytes,):
+        sizes = {size * shards for shards in counts}
+        value = _matching_value(program, consumers, near, fused, sizes)
+        if value is not None:
+            return value
+    return None
+
+
+def _start_reductions(
+    program: Program, started: dict[int, int], position: dict[Any, int]
+) -> None:
+    """XLA:GPU reduces in two steps. The first reads the operand, as soon as it is there;
+    the second makes the value, much later."""
+    for index, at in started.items():
+        eqn = program.eqns[index] if index < len(program.eqns) else None
+        if eqn is not None and eqn.primitive.name.startswith("reduce_"):
+            for v in writes(eqn):
+                if v in position:
+                    position[v] = min(position[v], at)
 
 
 def from_rules(program: Program) -> Materialization:
