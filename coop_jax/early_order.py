@@ -3,8 +3,9 @@
 A compiler that has memory to spare leaves weight gradients and updates to the end of the
 step, and their operands wait for them: XLA:GPU orders the step of a language model so,
 and then no recomputation of a layer can be given up before all of them are done. Here an
-operation runs as soon as it can if that does not grow what is alive. The planner
-takes the order in which it recomputes less.
+operation runs as soon as it can if that does not grow what is alive, or if another that
+waits for nothing else then frees more. The planner takes the order in which it recomputes
+less.
 """
 
 from __future__ import annotations
@@ -50,9 +51,17 @@ def early_order(
     shrinking: list[tuple[float, int]] = []
 
     def consider(k: int) -> None:
-        grown = growth(k)
+        """An operation that is ready."""
+        enabled = (growth(j) for j in needed_by[k] if waiting[j] == 1)
+        grown = growth(k) + min(0, min(enabled, default=0))
         if grown <= 0:
             heapq.heappush(shrinking, (grown, k))
+
+    def consider_last(k: int) -> None:
+        """What an operation still waits for, if that is one that is ready."""
+        last = next(j for j in needs[k] if not done[j])
+        if waiting[last] == 0:
+            consider(last)
 
     order: list[int] = []
 
@@ -68,6 +77,8 @@ def early_order(
             waiting[j] -= 1
             if waiting[j] == 0:
                 consider(j)
+            elif waiting[j] == 1:
+                consider_last(j)
 
     for k in range(count):
         if waiting[k] == 0:

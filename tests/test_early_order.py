@@ -96,3 +96,17 @@ def test_effects_keep_their_order():
     effects = [op.anchor for op in graph.operations if program.eqns[op.anchor].effects]
     assert len(effects) == 2
     np.testing.assert_array_equal(effects, sorted(effects))
+
+
+def test_what_only_enables_another_to_free_is_not_put_off():
+    """A chain that frees a little at every step waits for a sum over much more."""
+    length, parts = 20, range(4)
+    chain = range(5, 6 + length)
+    sizes = [8, 8, 8, 8, 8, *(100 - k for k in range(length + 1)), 8, 1]
+    source, last, total = 4, len(sizes) - 2, len(sizes) - 1
+    inputs = [[] for _ in parts] + [[]] + [[t] for t in chain[:-1]]
+    outputs = [[t] for t in parts] + [[source, chain[0]]] + [[t] for t in chain[1:]]
+    inputs += [[source], [*parts, last]]  # The first is as large as what it is made of.
+    outputs += [[last], [total]]
+    order = early_order(inputs, outputs, sizes, [])
+    assert order[-1] == length + 4  # The end of the chain.
