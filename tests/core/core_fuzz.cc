@@ -290,7 +290,9 @@ bool FuzzSplits(uint64_t seed) {
   const auto expected = roll_out(gaps, decisions);
   for (int round = 0; round < 3; ++round) {
     std::vector<Split> splits = FindSplits(graph, gaps, decisions);
-    if (splits.empty()) splits.assign(gaps.splits().begin(), gaps.splits().end());
+    if (splits.empty()) {
+      splits.assign(gaps.splits().begin(), gaps.splits().end());
+    }
     for (GapIdx gap = 0; gap < gaps.size(); ++gap) {
       const Position end = std::min(gaps.end(gap), graph.num_ops() - 1);
       if (end - gaps.begin(gap) < 2 || !random.Chance(30)) continue;

@@ -14,8 +14,8 @@
 namespace coop {
 
 // Deciding `gap` as `decision` drops a version between two of its reads, where
-// it is idle: in executions (from, to), both exclusive. That includes the last one
-// that reads it, if that makes something which then has its block.
+// it is idle: in executions (from, to), both exclusive. That includes the last
+// one that reads it, if that makes something which then has its block.
 struct Cut {
   GapIdx gap = kNone;
   uint8_t decision = 0;

@@ -1,6 +1,6 @@
-// Gaps: the stretches of a program between two uses of a tensor, or parts of them,
-// and whether the tensor is to be there in them. A plan of the search is one
-// decision per gap.
+// Gaps: the stretches of a program between two uses of a tensor, or parts of
+// them, and whether the tensor is to be there in them. A plan of the search is
+// one decision per gap.
 #ifndef COOP_CORE_GAPS_H_
 #define COOP_CORE_GAPS_H_
 
@@ -30,8 +30,8 @@ enum : uint8_t {
 };
 using Decisions = std::vector<uint8_t>;  // By gap.
 
-// A gap is parted behind what is recomputed on behalf of `position`: the decision
-// up to there and the one from there on are two.
+// A gap is parted behind what is recomputed on behalf of `position`: the
+// decision up to there and the one from there on are two.
 struct Split {
   TensorIdx tensor = kNone;
   Position position = kNone;
@@ -39,9 +39,9 @@ struct Split {
   auto operator<=>(const Split&) const = default;
 };
 
-// The gaps of every tensor that takes room in the pool and may leave it: between
-// its producer and its first use, between two uses, and behind its last use,
-// where only recomputations read it.
+// The gaps of every tensor that takes room in the pool and may leave it:
+// between its producer and its first use, between two uses, and behind its last
+// use, where only recomputations read it.
 class GapTable {
  public:
   // `splits` lie within gaps, not at uses.

@@ -30,7 +30,8 @@ Bytes TotalBytes(const Graph& graph, Bytes alignment) {
 Schedule PlanUnconstrained(const Graph& graph, const PlanOptions& options) {
   PlanOptions from_the_left = options;
   from_the_left.partition = false;
-  from_the_left.limits_live_bytes = true;  // So that the packing is a tight one.
+  // So that the packing is a tight one.
+  from_the_left.limits_live_bytes = true;
   from_the_left.overhead_limit = std::nullopt;
   PlanResult result =
       Plan(graph, TotalBytes(graph, options.alignment), from_the_left);

@@ -132,7 +132,8 @@ void CheckBlocks(std::string_view function,
     const PackingBlock& block = blocks[At(i)];
     if (block.bytes < 0) {
       Fail(function, "`bytes` must not be negative, but block ", i, " has ",
-           block.bytes, "; leave out blocks that need no memory or give them 0");
+           block.bytes,
+           "; leave out blocks that need no memory or give them 0");
     }
     if (block.last < block.first) {
       Fail(function, "`last` must not be before `first`, but block ", i,
@@ -152,7 +153,8 @@ void CheckBlocks(std::string_view function,
     if (block.fixed_offset < 0 || block.fixed_offset % alignment != 0 ||
         block.fixed_offset > kMaxTotal) {
       Fail(function, "`fixed_offsets` must be multiples of the alignment (",
-           alignment, ") in [0, 2**62) or -1, but block ", i, " has ", block.fixed_offset,
+           alignment, ") in [0, 2**62) or -1, but block ", i, " has ",
+           block.fixed_offset,
            "; use -1 for a block that may be anywhere");
     }
   }

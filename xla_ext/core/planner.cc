@@ -17,8 +17,9 @@ namespace {
 
 // A plan that packs badly is searched again with as much less, so often.
 constexpr int kPackingAttempts = 4;
-// Up to here the search's plan is compared with those of the other policies, whose
-// time grows faster than its own: at 50,000 operations, tens of seconds for one.
+// Up to here the search's plan is compared with those of the other policies,
+// whose time grows faster than its own: at 50,000 operations, tens of seconds
+// for one.
 // Beyond, they are asked only if it finds none.
 constexpr OpIdx kMostOpsToCompare = 10'000;
 

@@ -13,7 +13,8 @@ Rollout::Rollout(const Graph& graph, const GapTable& gaps, Bytes alignment)
       pinned_(At(graph.num_ops() + 2), 0),
       visited_(At(graph.num_ops()), 0) {
   for (TensorIdx t = 0; t < graph.num_tensors(); ++t) {
-    if (!graph.is_external(t)) size_[At(t)] = RoundUp(graph.bytes(t), alignment);
+    if (graph.is_external(t)) continue;
+    size_[At(t)] = RoundUp(graph.bytes(t), alignment);
   }
   for (OpIdx op = 0; op < graph.num_ops(); ++op) {
     workspace_[At(op)] = RoundUp(graph.workspace_bytes(op), alignment);
@@ -169,8 +170,8 @@ void Rollout::FinishPosition(std::span<const TensorIdx> read_here) {
     if (!(decision(t) & kKeepInGap)) Expire(t);
   }
   for (const TensorIdx t : remade_) {
-    // What was read here as well, or is split here, entered a gap above, and the
-    // decision of that held.
+    // What was read here as well, or is split here, entered a gap above, and
+    // the decision of that held.
     if (gaps_.begin(gap_[At(t)]) == executions_.back().position) continue;
     if (!(decision(t) & kKeepToEnd)) Expire(t);
   }

@@ -10,8 +10,8 @@
 namespace coop {
 
 // Behind every recomputation that reads a value within a gap, with more to come
-// that reads it there: between the two it need not be decided as before. Includes
-// the splits of `gaps`; at most one new split per gap on average.
+// that reads it there: between the two it need not be decided as before.
+// Includes the splits of `gaps`; at most one new split per gap on average.
 [[nodiscard]] std::vector<Split> FindSplits(const Graph& graph,
                                             const GapTable& gaps,
                                             const Decisions& decisions);

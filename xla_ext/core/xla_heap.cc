@@ -44,7 +44,9 @@ class BlockReader {
       }
       blocks_.push_back({time_, time_, graph_.workspace_bytes(index)});
     }
-    for (PackingBlock& block : blocks_) block.last = std::min(block.last, time_);
+    for (PackingBlock& block : blocks_) {
+      block.last = std::min(block.last, time_);
+    }
   }
 
   [[nodiscard]] std::span<const PackingBlock> blocks() const { return blocks_; }
