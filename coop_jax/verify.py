@@ -166,8 +166,6 @@ class BudgetSearch:
         error = 0
         for schedule in schedules:
             candidate = self._candidate(graph, schedule, error)
-            if tried and candidate.predicted_bytes >= min(tried, key=_least).total_bytes:
-                break
             measured = self._compile(candidate)
             error = measured.total_bytes - candidate.planned_bytes
             tried.append(measured)
