@@ -3,9 +3,8 @@
 XLA:GPU takes the gradient of a max-pooling apart and scatters into an array of zeros, a
 real one. A `relu` over values of that shape compares with zeros as well, which otherwise
 exist inside a fusion only. XLA sees that both are equal, makes them once, at the first
-`relu` of the step, and keeps them until the last gradient: for a U-Net under a small
-budget a quarter of what the step needs. A zero that has passed a fence is not equal to
-another.
+`relu` of the step, and keeps them until the last gradient. A zero that has passed a fence
+is not equal to another.
 """
 
 from __future__ import annotations

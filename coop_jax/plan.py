@@ -97,8 +97,8 @@ def expected_bytes(graph: StepGraph, schedule: Any, options: PlanOptions) -> int
 
     Where a plan leaves the placing to XLA, half way from the bytes alive to what XLA's way
     of packing makes of the tensors' lifetimes. XLA's lifetimes differ from the plan's in
-    detail, and packing is sensitive to detail: for the tightest plans of a U-Net XLA needed
-    all of the difference, for those of a ViT nothing. For others there is hardly any.
+    detail, and packing is sensitive to detail: XLA needed all of the difference for some of
+    the tightest plans, nothing of it for others. Where there is room there is hardly any.
     """
     needed = needed_bytes(schedule, options)
     if not _packed_by_xla(options):

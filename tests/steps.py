@@ -7,13 +7,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from coop_jax import materialize
+from coop_jax import materialize, topology
 from coop_jax.graph import StepGraph, build_graph
 from coop_jax.pipeline import TracedStep
 from coop_jax.targets import Target
 
 TARGET = Target("test", "cpu", {32: 1e11, 16: 1e11}, 1e10, 64)
+
+# To compile for a device that is not there.
+NEEDS_CUDA = pytest.mark.skipif(
+    not any(map(topology._is_installed, topology._CUDA_PLUGINS)),
+    reason="needs jax[cuda13]",
+)
+NEEDS_TPU = pytest.mark.skipif(
+    not topology._is_installed("libtpu"), reason="needs jax[tpu]"
+)
 
 
 def mlp_step(weights, x):
@@ -35,6 +45,35 @@ def mlp_arguments(layers: int = 8, batch: int = 512, width: int = 64, dtype="flo
         jnp.asarray(random.normal(size=(width, width)) * 0.1, dtype) for _ in range(layers)
     ]
     return weights, jnp.asarray(random.normal(size=(batch, width)), dtype)
+
+
+def pooled_step(weights, images):
+    """Convolutions, each with `relu`, and poolings in between; gradient descent."""
+
+    def loss(weights):
+        x = images
+        for level in weights:
+            for w in level:
+                x = jax.lax.conv_general_dilated(
+                    x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+                )
+                x = jax.nn.relu(x)
+            window = (1, 2, 2, 1)
+            x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, window, "VALID")
+        return jnp.square(x).mean()
+
+    gradients = jax.grad(loss)(weights)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
+
+
+def pooled_arguments(batch=4, image=32, channels=8, levels=2, depth=3):
+    keys = iter(jax.random.split(jax.random.key(0), levels * depth + 1))
+    shape = (3, 3, channels, channels)
+    weights = [
+        [0.3 * jax.random.normal(next(keys), shape) for _ in range(depth)]
+        for _ in range(levels)
+    ]
+    return weights, jax.random.normal(next(keys), (batch, image, image, channels))
 
 
 def traced(fn, *args, **jit_options) -> TracedStep:

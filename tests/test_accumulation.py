@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from steps import TARGET, traced
+from steps import NEEDS_CUDA, TARGET, traced
 
 from coop_jax import materialize, topology
 from coop_jax.accumulation import accumulations
@@ -68,7 +68,7 @@ def test_the_sum_is_what_is_stored_and_it_is_made_in_place(step):
     assert planned.max_live_bytes == pytest.approx(temporaries, rel=0.1)
 
 
-@pytest.mark.skipif(not topology._is_installed("jax_plugins.xla_cuda13"), reason="no CUDA")
+@NEEDS_CUDA
 def test_on_a_gpu_nothing_but_scatters_writes_over_an_operand():
     shapes = (
         jax.ShapeDtypeStruct((VOCABULARY, WIDTH), jnp.float32),

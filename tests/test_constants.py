@@ -3,7 +3,14 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from steps import assert_trees_equal, compiled_graph, traced
+from steps import (
+    NEEDS_CUDA,
+    assert_trees_equal,
+    compiled_graph,
+    pooled_arguments,
+    pooled_step,
+    traced,
+)
 
 from coop_jax import _compat, topology
 from coop_jax.constants import shared_zeros
@@ -11,49 +18,15 @@ from coop_jax.plan import PlanOptions, plan_pool, unconstrained
 from coop_jax.rewrite import rewrite
 from coop_jax.segments import cut
 
-NEEDS_CUDA = pytest.mark.skipif(
-    not any(map(topology._is_installed, topology._CUDA_PLUGINS)),
-    reason="needs jax[cuda13]",
-)
 
-
-def pooled_step(weights, images):
-    """Convolutions, each with `relu`, and poolings in between; gradient descent."""
-
-    def loss(weights):
-        x = images
-        for level in weights:
-            for w in level:
-                x = jax.lax.conv_general_dilated(
-                    x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-                )
-                x = jax.nn.relu(x)
-            window = (1, 2, 2, 1)
-            x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, window, "VALID")
-        return jnp.square(x).mean()
-
-    gradients = jax.grad(loss)(weights)
-    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
-
-
-def arguments(batch=4, image=32, channels=8, levels=2, depth=3):
-    keys = iter(jax.random.split(jax.random.key(0), levels * depth + 1))
-    shape = (3, 3, channels, channels)
-    weights = [
-        [0.3 * jax.random.normal(next(keys), shape) for _ in range(depth)]
-        for _ in range(levels)
-    ]
-    return weights, jax.random.normal(next(keys), (batch, image, image, channels))
-
-
-def planned(step, share):
-    """The rewritten program under 60 % of its bytes, and what it was made from."""
+def planned(step, platform):
+    """The rewritten program under 60 % of its bytes, as for a platform."""
     graph = compiled_graph(step)
     options = PlanOptions(policy="search", limits_live_bytes=True)
     largest = unconstrained(graph, options).statistics.max_live_bytes
     schedule = plan_pool(graph, int(0.6 * largest), options)
     segments = cut(graph, schedule, fence_free_inputs=False)
-    return rewrite(graph, segments, shared_zeros(step.program, share))
+    return rewrite(graph, segments, shared_zeros(step.program, platform))
 
 
 def run(program, args):
@@ -61,7 +34,7 @@ def run(program, args):
 
 
 def test_equations_that_would_share_the_zeros_of_a_pooling():
-    step = traced(pooled_step, *arguments(), donate_argnums=0)
+    step = traced(pooled_step, *pooled_arguments(), donate_argnums=0)
     eqns = step.program.eqns
     pooled = {
         e.outvars[0].aval.shape
@@ -76,7 +49,7 @@ def test_equations_that_would_share_the_zeros_of_a_pooling():
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 def test_other_platforms_scatter_into_no_array(platform):
-    step = traced(pooled_step, *arguments(), donate_argnums=0)
+    step = traced(pooled_step, *pooled_arguments(), donate_argnums=0)
     assert shared_zeros(step.program, platform) == frozenset()
 
 
@@ -86,7 +59,7 @@ def test_without_poolings_there_is_nothing_to_share():
 
 
 def test_fenced_zeros_change_no_result():
-    args = arguments()
+    args = pooled_arguments()
     step = traced(pooled_step, *args, donate_argnums=0)
     program = planned(step, "gpu")
     fences = [e for e in program.eqns if e.primitive.name == "coop_fence"]
@@ -98,12 +71,12 @@ def test_fenced_zeros_change_no_result():
 
 @NEEDS_CUDA
 def test_xla_keeps_no_array_of_zeros():
-    """A quarter of what such a net needs on an H200 under a small budget."""
-    shapes = jax.eval_shape(lambda: arguments(batch=32, image=128, channels=64))
+    """They would be more than a tenth of what such a net then needs on an H200."""
+    shapes = jax.eval_shape(lambda: pooled_arguments(batch=32, image=128, channels=64))
     placed = topology.placed(shapes, topology.named_device("h200"))
     step = traced(pooled_step, *placed, donate_argnums=0)
     figures = [
-        step.compile(planned(step, share)).memory_analysis().temp_size_in_bytes
-        for share in ("gpu", "none")
+        step.compile(planned(step, platform)).memory_analysis().temp_size_in_bytes
+        for platform in ("gpu", "none")
     ]
     assert figures[0] < 0.9 * figures[1]

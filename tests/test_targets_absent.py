@@ -12,19 +12,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 from models import transformer_problem
-from steps import mlp_arguments, mlp_step
+from steps import NEEDS_CUDA, NEEDS_TPU, mlp_arguments, mlp_step
 
 import coop_jax
 from coop_jax import measure, pipeline, targets, topology, verify
 
 GPUS = ["a100", "h100", "h200", "b200"]
-needs_cuda = pytest.mark.skipif(
-    not any(map(topology._is_installed, topology._CUDA_PLUGINS)),
-    reason="needs jax[cuda13]",
-)
-needs_tpu = pytest.mark.skipif(
-    not topology._is_installed("libtpu"), reason="needs jax[tpu]"
-)
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +186,7 @@ def test_device_descriptions_are_shipped(name):
     assert f"device_memory_size: {targets.named(name).memory_bytes}" in text
 
 
-@needs_cuda
+@NEEDS_CUDA
 @pytest.mark.parametrize("name", GPUS)
 def test_gpus_compile(arguments, name):
     plan = coop_jax.fit(mlp_step, *arguments, target=name, donate_argnums=0)
@@ -203,7 +196,7 @@ def test_gpus_compile(arguments, name):
     assert f"plan for {name} (" in str(plan)
 
 
-@needs_tpu
+@NEEDS_TPU
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tpu v4", "tpu v5e", "tpu v5p", "tpu v6e"])
 def test_tpus_compile(arguments, name):
@@ -212,7 +205,7 @@ def test_tpus_compile(arguments, name):
     assert plan.target == name
 
 
-@needs_cuda
+@NEEDS_CUDA
 @pytest.mark.slow
 def test_a_transformer_fits_in_part_of_its_memory_on_an_h200():
     shapes, step = transformer(num_layers=2, width=64, num_heads=2, batch_size=16)
@@ -221,7 +214,7 @@ def test_a_transformer_fits_in_part_of_its_memory_on_an_h200():
     assert plan.recomputed_flops > 0
 
 
-@needs_tpu
+@NEEDS_TPU
 @pytest.mark.slow
 def test_a_step_fits_in_part_of_its_memory_on_a_tpu():
     # Activations of 64 MiB: of smaller ones the chip's vector memory holds most.
@@ -231,7 +224,7 @@ def test_a_step_fits_in_part_of_its_memory_on_a_tpu():
     assert plan.recomputed_flops > 0
 
 
-@needs_cuda
+@NEEDS_CUDA
 @pytest.mark.parametrize("first", ["jax.devices()", "None"])
 def test_gpu_targets_need_no_environment_variable(first):
     """Without a driver, the plugin does not register unless JAX_PLATFORMS says cpu."""

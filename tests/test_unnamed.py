@@ -2,8 +2,7 @@
 
 import jax
 import pytest
-from steps import traced
-from test_constants import NEEDS_CUDA, arguments, pooled_step
+from steps import NEEDS_CUDA, pooled_arguments, pooled_step, traced
 
 from coop_jax import materialize, topology
 from coop_jax.graph import build_graph
@@ -95,7 +94,7 @@ def test_what_no_equation_reads_has_no_reader():
 @NEEDS_CUDA
 def test_the_indices_of_a_pooling_on_a_gpu():
     """Without them the step is predicted to need much less than it does."""
-    shapes = jax.eval_shape(lambda: arguments(batch=32, image=128, channels=64))
+    shapes = jax.eval_shape(lambda: pooled_arguments(batch=32, image=128, channels=64))
     target = "h200"
     placed = topology.placed(shapes, topology.named_device(target))
     step = traced(pooled_step, *placed, donate_argnums=0)

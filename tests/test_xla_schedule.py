@@ -6,7 +6,7 @@ that are not there need JAX's CUDA plugin or libtpu; without, their tests are sk
 
 import jax
 import pytest
-from steps import mlp_arguments, mlp_step, traced
+from steps import NEEDS_CUDA, NEEDS_TPU, mlp_arguments, mlp_step, traced
 
 from coop_jax import materialize, topology, xla_schedule
 from coop_jax.hlo_module import read_module
@@ -72,10 +72,7 @@ def test_every_buffer_of_an_assignment_is_derived_from_the_schedule():
     assert 0 <= heap_bytes - memory_figures(compiled).temp_bytes <= activation_bytes
 
 
-@pytest.mark.skipif(
-    not any(map(topology._is_installed, topology._CUDA_PLUGINS)),
-    reason="needs jax[cuda13]",
-)
+@NEEDS_CUDA
 def test_a_gpu_that_is_not_there():
     step, compiled = compiled_for("h200", batch=4096, width=256)
     heap_bytes = xla_schedule.heap_bytes(module_of(compiled))
@@ -83,7 +80,7 @@ def test_a_gpu_that_is_not_there():
     assert materialize.of_compiled(step.program, compiled).source == "compiled"
 
 
-@pytest.mark.skipif(not topology._is_installed("libtpu"), reason="needs jax[tpu]")
+@NEEDS_TPU
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_tpu_that_is_not_there(dtype):
     """Activations too large for the chip's vector memory all lie in main memory."""
@@ -99,7 +96,7 @@ def test_a_tpu_that_is_not_there(dtype):
         assert all(v in found.stored_bytes for v in tanh)
 
 
-@pytest.mark.skipif(not topology._is_installed("libtpu"), reason="needs jax[tpu]")
+@NEEDS_TPU
 def test_vector_memory_of_a_tpu_is_not_main_memory():
     _, compiled = compiled_for("v5e", layers=4, batch=1024, width=256)
     buffers = xla_schedule.stored_buffers(module_of(compiled))

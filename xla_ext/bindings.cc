@@ -51,6 +51,7 @@ nb::typed<nb::dict, nb::str, Handlers> Registrations() {
 NB_MODULE(_ext, m) {
   m.doc() = "The planner of coop_jax and its XLA custom-call handlers.";
   coop::BindGraph(m);
+  coop::BindOptions(m);
   coop::BindPacking(m);
   coop::BindPlan(m);
   coop::BindPool(m);

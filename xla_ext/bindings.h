@@ -7,6 +7,7 @@
 namespace coop {
 
 void BindGraph(nanobind::module_& m);
+void BindOptions(nanobind::module_& m);
 void BindPacking(nanobind::module_& m);
 void BindPlan(nanobind::module_& m);
 void BindPool(nanobind::module_& m);

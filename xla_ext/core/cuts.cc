@@ -93,14 +93,6 @@ double CutFinder::Excess(Bytes bytes, ExecIdx from, ExecIdx to) const {
   return std::min(static_cast<double>(bytes) * static_cast<double>(num), above);
 }
 
-// At the end of the program for reads behind the last execution.
-Position CutFinder::PositionOf(ExecIdx e) const {
-  const auto executions = rollout_.executions();
-  if (e < 0) return kNone;
-  if (e >= std::ssize(executions)) return graph_.end();
-  return executions[At(e)].position;
-}
-
 // Execution `e` reads `version` and makes something that could have its block.
 bool CutFinder::CouldBeTakenOver(VersionIdx version, ExecIdx e) const {
   const auto versions = rollout_.versions();
@@ -125,13 +117,13 @@ void CutFinder::Consider(const Decisions& decisions, VersionIdx version,
                          ExecIdx from, ExecIdx to, int64_t read,
                          bool frees_at_once) {
   const TensorIdx t = rollout_.versions()[At(version)].tensor;
-  const Position reader = PositionOf(to);
+  const Position reader = rollout_.PositionOf(to);
   const GapIdx gap = gaps_.at(t, reader);
   if (!gaps_.may_drop(gap)) return;
   const uint8_t present = decisions[At(gap)];
   const bool entered_gap =
-      PositionOf(rollout_.versions()[At(version)].made) <= gaps_.begin(gap);
-  const bool idle_since_begin = PositionOf(from) <= gaps_.begin(gap);
+      rollout_.PositionOf(rollout_.versions()[At(version)].made) <= gaps_.begin(gap);
+  const bool idle_since_begin = rollout_.PositionOf(from) <= gaps_.begin(gap);
   Cut cut{.gap = gap, .from = from - frees_at_once, .to = to};
   if (idle_since_begin) {
     cut.decision = present & static_cast<uint8_t>(~kKeepInGap);
@@ -150,7 +142,7 @@ void CutFinder::Consider(const Decisions& decisions, VersionIdx version,
     Position last = reader;
     int64_t num_askers = 1;
     for (int64_t i = read; i < reads_ptr_[At(version) + 1]; ++i) {
-      const Position asker = PositionOf(reads_[At(i)]);
+      const Position asker = rollout_.PositionOf(reads_[At(i)]);
       if (asker > gaps_.end(gap)) break;
       if (asker != last) ++num_askers;
       last = asker;

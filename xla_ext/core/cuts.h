@@ -50,7 +50,6 @@ class CutFinder {
   Seconds Price(TensorIdx t, ExecIdx reader, double* held);
   VersionIdx VersionAt(TensorIdx t, ExecIdx reader) const;
   double Excess(Bytes bytes, ExecIdx from, ExecIdx to) const;
-  Position PositionOf(ExecIdx e) const;
 
   const Graph& graph_;
   const GapTable& gaps_;

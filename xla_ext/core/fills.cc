@@ -11,10 +11,6 @@ FillFinder::FillFinder(const Graph& graph, const GapTable& gaps,
       rollout_(rollout),
       fill_of_(At(gaps.size()), kNone) {}
 
-Position FillFinder::PositionOf(ExecIdx e) const {
-  return e < 0 ? kNone : rollout_.executions()[At(e)].position;
-}
-
 std::span<const Fill> FillFinder::Find(const Decisions& decisions) {
   for (const Fill& fill : fills_) fill_of_[At(fill.gap)] = kNone;
   fills_.clear();
@@ -33,13 +29,12 @@ std::span<const Fill> FillFinder::Find(const Decisions& decisions) {
     if (fill == kNone) {
       fill = std::ssize(fills_);
       const Version& kept = versions[At(before)];
+      const ExecIdx from = std::max(kept.made, kept.last_read);
       fills_.push_back({.gap = gap,
-                        .from = std::max(kept.made, kept.last_read),
+                        .from = from,
                         .to = made,
-                        .seconds = 0,
-                        .made = PositionOf(kept.made),
-                        .last_used = PositionOf(
-                            std::max(kept.made, kept.last_read))});
+                        .made = rollout_.PositionOf(kept.made),
+                        .last_used = rollout_.PositionOf(from)});
     }
     fills_[At(fill)].to = made;
     fills_[At(fill)].seconds += graph_.seconds(execution.op);

@@ -34,8 +34,6 @@ class FillFinder {
   [[nodiscard]] std::span<const Fill> Find(const Decisions& decisions);
 
  private:
-  Position PositionOf(ExecIdx e) const;
-
   const Graph& graph_;
   const GapTable& gaps_;
   const Rollout& rollout_;

@@ -19,8 +19,7 @@ namespace {
 constexpr int kPackingAttempts = 4;
 // Up to here the search's plan is compared with those of the other policies,
 // whose time grows faster than its own: at 50,000 operations, tens of seconds
-// for one.
-// Beyond, they are asked only if it finds none.
+// for one. Beyond, they are asked only if it finds none.
 constexpr OpIdx kMostOpsToCompare = 10'000;
 
 // Small programs are searched through long before the effort is spent.

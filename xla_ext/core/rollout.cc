@@ -61,6 +61,12 @@ bool Rollout::Run(const Decisions& decisions, Seconds limit) {
   return true;
 }
 
+Position Rollout::PositionOf(ExecIdx e) const {
+  if (e < 0) return kNone;
+  if (e >= std::ssize(executions_)) return graph_.end();
+  return executions_[At(e)].position;
+}
+
 void Rollout::Start(const Decisions& decisions) {
   decisions_ = &decisions;
   recompute_seconds_ = 0;

@@ -65,6 +65,9 @@ class Rollout {
       const {
     return discarded_;
   }
+  // On whose behalf an execution runs: kNone before the first one, the end of
+  // the program behind the last one.
+  [[nodiscard]] Position PositionOf(ExecIdx e) const;
   [[nodiscard]] Bytes Size(TensorIdx t) const { return size_[At(t)]; }
 
  private:

@@ -1,0 +1,165 @@
+// What a caller may choose about a plan.
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "bindings.h"
+#include "bindings_checks.h"
+#include "core/options.h"
+
+namespace coop {
+
+namespace nb = nanobind;
+
+namespace {
+
+// Enumerators as Python sees them.
+template <typename Enum, size_t kSize>
+using Names = std::array<std::pair<const char*, Enum>, kSize>;
+
+constexpr Names<PolicyKind, 5> kPolicies{
+    {{"coop", PolicyKind::kCoop},
+     {"dtr", PolicyKind::kDtr},
+     {"dte", PolicyKind::kDte},
+     {"lookahead", PolicyKind::kLookahead},
+     {"search", PolicyKind::kSearch}}};
+constexpr Names<Neighbourhood, 3> kNeighbourhoods{
+    {{"estar", Neighbourhood::kExact},
+     {"eq", Neighbourhood::kComponents},
+     {"local", Neighbourhood::kLocal}}};
+
+template <typename Enum, size_t kSize>
+Enum Parse(const Names<Enum, kSize>& names, const char* argument,
+           std::string_view text) {
+  std::string allowed;
+  for (const auto& [name, value] : names) {
+    if (text == name) return value;
+    allowed += (allowed.empty() ? "'" : ", '") + std::string(name) + "'";
+  }
+  RaiseValueError("PlanOptions: `", argument, "` must be one of ", allowed,
+                  ", got '", text, "'");
+}
+
+template <typename Enum, size_t kSize>
+std::string NameOf(const Names<Enum, kSize>& names, Enum wanted) {
+  for (const auto& [name, value] : names) {
+    if (value == wanted) return name;
+  }
+  return "?";
+}
+
+}  // namespace
+
+void BindOptions(nb::module_& m) {
+  nb::class_<PlanOptions>(m, "PlanOptions", R"(
+What a caller may choose about a plan.
+
+Arguments:
+  policy: "coop", one of its baselines "dtr" and "dte", "lookahead" (Coop with
+    exact next uses in place of staleness), or "search", which compares whole
+    plans and is never worse than the others.
+  alignment: every block starts at a multiple of it; a power of two.
+  sliding_window: (coop) off: one tensor at a time, as in DTE.
+  partition: (coop, lookahead) cheap operations' outputs at the high end of the
+    pool, the others at the low end.
+  recomputable_in_place: (coop, lookahead) an output may overwrite an input that
+    is needed later but can be recomputed. Off: copy on write, unless
+    `copy_on_write` says otherwise.
+  density_threshold: (coop, lookahead) seconds per byte below which an operation
+    is cheap. Default: Otsu's split of the graph's operations.
+  copy_on_write: every output gets a fresh block, also over an input that nothing
+    needs any more, and an overwritten pinned tensor moves. Default: True for the
+    baselines.
+  dtr_neighbourhood: "estar", "eq" or "local".
+  ignore_small: (dtr) skip tensors below 1 % of the average size.
+  sampling: (dtr) look at about 2 sqrt(n) of n candidates, drawn with `seed`.
+  search_effort: (search) operations that may be run, on paper, to find a plan;
+    about 20 million a second. A count: the plan is the same everywhere.
+  packing_effort: (search) steps of about a nanosecond to find offsets.
+  limits_live_bytes: (search) the capacity limits the bytes alive at once, and
+    the offsets take what they need: for a compiler that places tensors itself.
+  seed: of `sampling` and of the search.
+  overhead_limit: give up once the time run exceeds this many times the
+    program's.
+)")
+      .def(
+          "__init__",
+          [](PlanOptions* options, const std::string& policy, Bytes alignment,
+             bool sliding_window, bool partition, bool recomputable_in_place,
+             std::optional<double> density_threshold,
+             std::optional<bool> copy_on_write,
+             const std::string& dtr_neighbourhood, bool ignore_small,
+             bool sampling, int64_t search_effort, int64_t packing_effort,
+             bool limits_live_bytes, uint64_t seed,
+             std::optional<double> overhead_limit) {
+            CheckAlignment("PlanOptions", alignment);
+            if (density_threshold && !(*density_threshold >= 0)) {
+              RaiseValueError("PlanOptions: `density_threshold` must not be "
+                              "negative, got ",
+                              *density_threshold);
+            }
+            if (overhead_limit && !(*overhead_limit >= 1)) {
+              RaiseValueError(
+                  "PlanOptions: `overhead_limit` must be at least 1, got ",
+                  *overhead_limit);
+            }
+            new (options) PlanOptions{
+                .policy = Parse(kPolicies, "policy", policy),
+                .alignment = alignment,
+                .sliding_window = sliding_window,
+                .partition = partition,
+                .recomputable_in_place = recomputable_in_place,
+                .density_threshold = density_threshold,
+                .copy_on_write = copy_on_write,
+                .dtr_neighbourhood = Parse(
+                    kNeighbourhoods, "dtr_neighbourhood", dtr_neighbourhood),
+                .ignore_small = ignore_small,
+                .sampling = sampling,
+                .search_effort = search_effort,
+                .packing_effort = packing_effort,
+                .limits_live_bytes = limits_live_bytes,
+                .seed = seed,
+                .overhead_limit = overhead_limit,
+            };
+          },
+          nb::kw_only(), nb::arg("policy") = "coop", nb::arg("alignment") = 64,
+          nb::arg("sliding_window") = true, nb::arg("partition") = true,
+          nb::arg("recomputable_in_place") = true,
+          nb::arg("density_threshold") = nb::none(),
+          nb::arg("copy_on_write") = nb::none(),
+          nb::arg("dtr_neighbourhood") = "eq", nb::arg("ignore_small") = false,
+          nb::arg("sampling") = false,
+          nb::arg("search_effort") = PlanOptions{}.search_effort,
+          nb::arg("packing_effort") = PlanOptions{}.packing_effort,
+          nb::arg("limits_live_bytes") = false, nb::arg("seed") = 0,
+          nb::arg("overhead_limit") = nb::none())
+      .def_prop_ro("policy",
+                   [](const PlanOptions& options) {
+                     return NameOf(kPolicies, options.policy);
+                   })
+      .def_ro("alignment", &PlanOptions::alignment)
+      .def_ro("sliding_window", &PlanOptions::sliding_window)
+      .def_ro("partition", &PlanOptions::partition)
+      .def_ro("recomputable_in_place", &PlanOptions::recomputable_in_place)
+      .def_ro("density_threshold", &PlanOptions::density_threshold)
+      .def_prop_ro("copy_on_write", &CopiesOnWrite)
+      .def_prop_ro("dtr_neighbourhood",
+                   [](const PlanOptions& options) {
+                     return NameOf(kNeighbourhoods, options.dtr_neighbourhood);
+                   })
+      .def_ro("ignore_small", &PlanOptions::ignore_small)
+      .def_ro("sampling", &PlanOptions::sampling)
+      .def_ro("search_effort", &PlanOptions::search_effort)
+      .def_ro("packing_effort", &PlanOptions::packing_effort)
+      .def_ro("limits_live_bytes", &PlanOptions::limits_live_bytes)
+      .def_ro("seed", &PlanOptions::seed)
+      .def_ro("overhead_limit", &PlanOptions::overhead_limit);
+}
+
+}  // namespace coop
