@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 
 from coop_jax import _compat, materialize
+from coop_jax.arena import NO_ARENA
+from coop_jax.arena_run import (
+    StepWithArena,
+    carried,
+    carried_jit_options,
+    has_arena,
+    with_arena_parameter,
+)
+from coop_jax.arena_stats import ArenaStats, planned_stats, recorded_stats
 from coop_jax.budget import format_bytes, resolve_budget
 from coop_jax.costs import aval_bytes, flops
+from coop_jax.exchange import empty_arena
 from coop_jax.graph import StepGraph, build_graph
 from coop_jax.measure import compile_measured, memory_figures
 from coop_jax.plan import PlanOptions, needed_bytes, planner_options, unconstrained
 from coop_jax.program import Program
+from coop_jax.realize import ArenaPlacement, XlaPlacement
 from coop_jax.report import Plan, planned_plan, unmodified_plan
 from coop_jax.targets import Target, target_of
 from coop_jax.trace import flatten
@@ -85,19 +97,38 @@ class TracedStep:
     def jit(self, program: Program) -> Any:
         return jax.jit(self.function(program), **self.jit_options)
 
+    def carrying(self, program: Program) -> StepWithArena:
+        """A program with an arena, compiled to get it as an argument."""
+        arena = program.eqns[0].outvars[0].aval
+        run = _compat.jaxpr_as_fun(carried(program).to_jaxpr())
+
+        def step(arena, /, *args, **kwargs):
+            leaves = jax.tree.leaves(self.drop_static(args, kwargs))
+            arena, *results = run(arena, *leaves)
+            return arena, jax.tree.unflatten(self.out_tree, results)
+
+        step = with_arena_parameter(functools.wraps(self.fn)(step))
+        on_device = jax.sharding.SingleDeviceSharding(self.device())
+        place = jax.ShapeDtypeStruct(arena.shape, arena.dtype, sharding=on_device)
+        with _without_donation_warning():
+            jitted = jax.jit(step, **carried_jit_options(self.jit_options))
+            compiled = jitted.lower(place, *self.args, **self.kwargs).compile()
+        return StepWithArena(
+            compiled, jax.jit(lambda: empty_arena(arena), out_shardings=on_device)
+        )
+
     def lower(self, program: Program) -> Any:
         """Lower a program in the step's place.
 
         Without the warning about donated buffers that nothing can use: JAX has given it
         for the step as written.
         """
-        with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message="Some donated buffers were not usable"
-            )
+        with _without_donation_warning():
             return self.jit(program).lower(*self.args, **self.kwargs)
 
     def compile(self, program: Program) -> Any:
+        if has_arena(program):
+            return self.carrying(program)
         return self.lower(program).compile()
 
     def device(self) -> Any:
@@ -109,6 +140,30 @@ class TracedStep:
         return _compat.default_device()
 
 
+@contextlib.contextmanager
+def _without_donation_warning() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        yield
+
+
+@dataclasses.dataclass(frozen=True)
+class Placing:
+    """Where planned tensors live: a name of `PLACEMENTS`, and for an arena the number of
+    the books that its exchanges keep, None if they are not checked."""
+
+    name: str = "xla"
+    books: int | None = None
+
+    def placement(self, program: Program, device: Any) -> XlaPlacement:
+        if self.name == "arena":
+            return ArenaPlacement(program, device.platform, target_of(device), self.books)
+        return XlaPlacement(program, device.platform)
+
+
+XLA_PLACES = Placing()
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class FittedStep:
     """A step that keeps its budget: XLA's executable, its jit, and the plan."""
@@ -116,6 +171,16 @@ class FittedStep:
     compiled: Any
     jitted: Any
     plan: Plan
+    books: int | None = None
+
+    def arena_stats(self) -> ArenaStats:
+        """What the last call of this step did in its arena."""
+        if self.plan.arena is None or self.books is None:
+            return planned_stats(NO_ARENA)
+        self.compiled.wait()
+        stats = recorded_stats(self.plan.arena, self.books)
+        assert stats is not None, "the step was called, so its exchanges ran"
+        return stats
 
 
 def fit_step(
@@ -124,6 +189,7 @@ def fit_step(
     planner: str | PlanOptions,
     log: Callable[[str], None],
     unmodified: tuple[Any, int, Any] | None = None,
+    placing: Placing = XLA_PLACES,
 ) -> FittedStep:
     """Trace -> materialise -> graph -> plan -> rewrite -> compile -> verify.
 
@@ -142,9 +208,11 @@ def fit_step(
             device, budget_bytes, unmodified_bytes, _OF_UNMODIFIED, total_flops
         )
         return FittedStep(as_written, jax.jit(traced.fn, **traced.jit_options), plan)
-    search = _search(traced, planner, log, tagged)
+    search = _search(traced, planner, log, tagged, placing)
     del as_written, tagged, unmodified
-    return _fitted(traced, search, search.run(budget_bytes), budget_bytes, unmodified_bytes)
+    found = search.run(budget_bytes)
+    fitted = _fitted(traced, search, found, budget_bytes, unmodified_bytes)
+    return dataclasses.replace(fitted, books=placing.books)
 
 
 def fit_smallest(
@@ -155,7 +223,7 @@ def fit_smallest(
 ) -> FittedStep:
     """As `fit_step`, at the smallest budget that works."""
     _, unmodified_bytes, tagged = unmodified
-    search = _search(traced, planner, log, tagged)
+    search = _search(traced, planner, log, tagged, XLA_PLACES)
     found = search.smallest()
     return _fitted(traced, search, found, found.total_bytes, unmodified_bytes)
 
@@ -165,6 +233,7 @@ def _search(
     planner: str | PlanOptions,
     log: Callable[[str], None],
     tagged: Any,
+    placing: Placing,
 ) -> BudgetSearch:
     """The search for a step under a budget; `tagged` is None if XLA refused it."""
     device = traced.device()
@@ -178,7 +247,8 @@ def _search(
     options = planner_options(planner, target.alignment_bytes)
     graphs = _graphs(traced.program, materialization, target, options)
     log(f"graph: {graphs[0]}")
-    return BudgetSearch(graphs, options, fixed_bytes, device.platform, traced.compile, log)
+    placement = placing.placement(traced.program, device)
+    return BudgetSearch(graphs, options, fixed_bytes, placement, traced.compile, log)
 
 
 def _graphs(
@@ -206,7 +276,7 @@ def _fitted(
         _OF_UNMODIFIED + search.num_compilations,
         found,
     )
-    return FittedStep(found.compiled, traced.jit(found.candidate.program), plan)
+    return FittedStep(found.compiled, traced.jit(found.candidate.realized.program), plan)
 
 
 def compile_both(traced: TracedStep) -> tuple[Any, int, Any]:
@@ -230,7 +300,10 @@ def compile_both(traced: TracedStep) -> tuple[Any, int, Any]:
 
 
 def predict_step(
-    traced: TracedStep, budget: int | str, planner: str | PlanOptions
+    traced: TracedStep,
+    budget: int | str,
+    planner: str | PlanOptions,
+    placing: Placing = XLA_PLACES,
 ) -> Callable:
     """The rewritten step as a function, from the prediction alone.
 
@@ -246,10 +319,11 @@ def predict_step(
     budget_bytes = resolve_budget(budget, unmodified, device)
     if unmodified <= budget_bytes:
         return traced.function(program)
+    placement = placing.placement(program, device)
     search = BudgetSearch(
-        graphs, options, fixed_bytes, device.platform, traced.compile, lambda line: None
+        graphs, options, fixed_bytes, placement, traced.compile, lambda line: None
     )
-    return traced.function(search.predict(budget_bytes).program)
+    return traced.function(search.predict(budget_bytes).realized.program)
 
 
 def unplanned_bytes(tagged: Any, materialization: materialize.Materialization) -> int:

@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 from coop_jax import _compat
+from coop_jax.arena import ArenaPlan
 from coop_jax.budget import format_bytes
 from coop_jax.graph import StepGraph
 from coop_jax.segments import Segment
@@ -45,6 +46,7 @@ class Plan:
         num_fences: boundaries in the planned step.
         recomputations: what is recomputed, by source line, most operations first.
         schedule: the schedule of the planner, None if the step is left as it is.
+        arena: what waits where in the arena; None with `placement="xla"`.
     """
 
     target: str
@@ -60,6 +62,7 @@ class Plan:
     num_fences: int
     recomputations: tuple[Recomputation, ...]
     schedule: Any
+    arena: ArenaPlan | None = None
 
     @property
     def is_unmodified(self) -> bool:
@@ -91,6 +94,12 @@ class Plan:
                 f"  recomputed   {self.recomputed_flops:.3g} FLOPs ({share:+.1%}), "
                 f"modelled time x{self.compute_overhead:.3f}, {self.num_fences} fences"
             )
+            if self.arena is not None:
+                lines.append(
+                    f"  arena        {format_bytes(self.arena.arena_bytes):>12}  "
+                    f"{len(self.arena.stays)} stays, copies "
+                    f"{format_bytes(self.arena.copied_bytes)} a step"
+                )
             for item in self.recomputations[:_LINES_IN_REPORT]:
                 lines.append(
                     f"    {item.count:4d} x {item.primitive} at {item.source}, "
@@ -138,7 +147,7 @@ def planned_plan(
     """The plan that was accepted."""
     chosen = measured.candidate
     graph = chosen.graph
-    again = _recomputations(graph, chosen.segments)
+    again = _recomputations(graph, chosen.realized.segments)
     return Plan(
         target=_name(device),
         target_bytes=memory_bytes(device),
@@ -150,9 +159,10 @@ def planned_plan(
         recomputed_flops=sum(item.flops for item in again),
         total_flops=sum(graph.flops),
         num_compilations=num_compilations,
-        num_fences=len(chosen.segments) - 1,
+        num_fences=len(chosen.realized.segments) - 1,
         recomputations=again,
         schedule=chosen.schedule,
+        arena=chosen.realized.arena,
     )
 
 

@@ -12,7 +12,14 @@ from typing import Any
 
 from coop_jax import _compat
 from coop_jax._compat import DropVar, Literal
+from coop_jax.arena import ArenaPlan, Stay
 from coop_jax.constants import is_zero
+from coop_jax.exchange import (
+    Exchange,
+    arena_aval,
+    empty_arena_equation,
+    exchange_equation,
+)
 from coop_jax.graph import StepGraph
 from coop_jax.merge import literal_key
 from coop_jax.placement import fence_equation
@@ -23,7 +30,11 @@ RECOMPUTE_SCOPE = "recompute"
 
 
 def rewrite(
-    graph: StepGraph, segments: list[Segment], shared_zeros: Collection[int] = ()
+    graph: StepGraph,
+    segments: list[Segment],
+    shared_zeros: Collection[int] = (),
+    arena: ArenaPlan | None = None,
+    books: int | None = None,
 ) -> Program:
     """The program that executes the segments in their order.
 
@@ -35,8 +46,13 @@ def rewrite(
         segments: from `segments.cut`.
         shared_zeros: equations whose zeros pass the fence of their segment, from
             `constants.shared_zeros`.
+        arena: what waits in the arena: then the boundaries are exchanges, and the first
+            equation makes the arena.
+        books: where checked exchanges keep their books; None: they are not checked.
     """
-    writer = _Writer(graph, frozenset(shared_zeros))
+    writer: _Writer = _Writer(graph, frozenset(shared_zeros))
+    if arena is not None and arena.stays:
+        writer = _ArenaWriter(graph, frozenset(shared_zeros), arena, books)
     for number, segment in enumerate(segments):
         writer.fence(segment, number)
         for execution in segment.executions:
@@ -66,10 +82,14 @@ class _Writer:
         zeros = self._zeros_of(segment)
         before = [*(self.version[t] for t in segment.fenced), *zeros.values()]
         after = [_compat.new_var(v.aval) for v in before]
-        if before:
-            self.eqns.append(fence_equation(before, after, number))
+        self._pass(before, after, number)
         self.version.update(zip(segment.fenced, after, strict=False))
         self._zeros = dict(zip(zeros, after[len(segment.fenced) :], strict=True))
+
+    def _pass(self, before: list[Any], after: list[Any], number: int) -> None:
+        """The boundary itself: values that go in and come out again."""
+        if before:
+            self.eqns.append(fence_equation(before, after, number))
 
     def _zeros_of(self, segment: Segment) -> dict[Any, Literal]:
         """The zeros that have to pass its fence, one of each type."""
@@ -113,3 +133,49 @@ class _Writer:
             return zeros.get(literal_key(atom), atom) if zeros else atom
         tensor = self.graph.index_of.get(atom)
         return self._local[atom] if tensor is None else self.version[tensor]
+
+
+class _ArenaWriter(_Writer):
+    """The same with exchanges for fences."""
+
+    def __init__(
+        self,
+        graph: StepGraph,
+        shared_zeros: frozenset[int],
+        arena: ArenaPlan,
+        books: int | None,
+    ) -> None:
+        super().__init__(graph, shared_zeros)
+        self._plan = arena
+        self._books = books
+        self._arena = _compat.new_var(arena_aval(arena.arena_bytes))
+        self.eqns.append(empty_arena_equation(self._arena))
+
+    def _pass(self, before: list[Any], after: list[Any], number: int) -> None:
+        stores, loads = self._plan.stored_at(number), self._plan.loaded_at(number)
+        if not stores and not loads:
+            super()._pass(before, after, number)
+            return
+        what = Exchange(
+            boundary=number,
+            stores=tuple(stores),
+            loads=tuple(loads),
+            is_first=number == self._plan.first_boundary,
+            is_last=number == self._plan.last_boundary,
+            books=self._books,
+            names=self._names(stores + loads),
+        )
+        stored = [self.version[stay.tensor] for stay in stores]
+        loaded = [_compat.new_var(self.version[stay.tensor].aval) for stay in loads]
+        arena = _compat.new_var(self._arena.aval)
+        self.eqns.append(
+            exchange_equation((self._arena, arena), before, after, stored, loaded, what)
+        )
+        self._arena = arena
+        self.version.update(zip((s.tensor for s in loads), loaded, strict=True))
+
+    def _names(self, stays: list[Stay]) -> tuple[str, ...]:
+        if self._books is None:
+            return ()
+        made_by = {t: k for k, op in enumerate(self.graph.operations) for t in op.outputs}
+        return tuple(self.graph.describe(made_by[stay.tensor]) for stay in stays)

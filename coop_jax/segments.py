@@ -10,6 +10,7 @@ every live value gave the same memory for up to twelve times the operands.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 from coop_jax._compat import Literal
 from coop_jax.costs import aval_bytes
@@ -37,17 +38,24 @@ class Segment:
     fenced: tuple[int, ...]
 
 
-def cut(graph: StepGraph, schedule: Schedule, *, fence_free_inputs: bool) -> list[Segment]:
+def cut(
+    graph: StepGraph,
+    schedule: Schedule,
+    *,
+    fence_free_inputs: bool,
+    also_before: Collection[int] = (),
+) -> list[Segment]:
     """Cut a schedule into segments.
 
     Arguments:
         fence_free_inputs: passing an input that is not donated through a fence costs
             nothing on this platform: there is no aliased call that must copy it.
+        also_before: numbers of executions that more segments begin with.
     """
     # Where fences are calls, XLA fuses little across operations, and more of them need
     # more memory than they save: a small step at 70 % of its need no longer fitted.
     risky = _risky(graph, schedule) if fence_free_inputs else set()
-    groups = _groups(graph, _executions(graph, schedule), risky)
+    groups = _groups(graph, _executions(graph, schedule), risky.union(also_before))
     fenced = _operands(graph, groups, fence_free_inputs)
     return [Segment(tuple(g), f) for g, f in zip(groups, fenced, strict=True)]
 

@@ -11,10 +11,12 @@ from typing import Any
 import jax
 
 from coop_jax import _compat, topology
+from coop_jax.arena_stats import ArenaStats, is_debugged, new_books
 from coop_jax.arguments import StaticArguments, leaf_key
 from coop_jax.budget import check_budget, format_bytes
-from coop_jax.pipeline import FittedStep, TracedStep, fit_step, predict_step
+from coop_jax.pipeline import FittedStep, Placing, TracedStep, fit_step, predict_step
 from coop_jax.plan import PlanOptions, planner_options
+from coop_jax.realize import PLACEMENTS
 from coop_jax.report import Plan
 
 
@@ -23,6 +25,8 @@ def remat_train_step(
     *,
     budget: int | str,
     planner: str | PlanOptions = "search",
+    placement: str = "xla",
+    arena_debug: bool | None = None,
     in_shardings: Any = None,
     out_shardings: Any = None,
     static_argnums: int | Sequence[int] | None = None,
@@ -61,6 +65,14 @@ def remat_train_step(
         planner: `"search"` (whole plans compared, never worse than the others),
             `"lookahead"` (Coop with exact next uses), `"coop"` (the paper), `"dtr"`,
             `"dte"`, or a `PlanOptions` with its switches.
+        placement: where planned tensors live. `"xla"`: XLA lays them out. `"arena"`, on
+            one CPU or NVIDIA GPU: those that wait long lie in one contiguous buffer, at
+            the plan's offsets, between being stored and being brought back by a custom
+            call. The buffer is allocated at the first call and kept for the later ones.
+        arena_debug: whether these calls keep books: each checks that what it brings back
+            is what was stored, fills what is free with a pattern, and fails naming tensor,
+            offset and boundary; `arena_stats()` tells what they did. Default: the
+            environment variable `COOP_JAX_ARENA_DEBUG`.
         in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums,
             donate_argnames, keep_unused, compiler_options: as in `jax.jit`.
         verbose: print a line to stderr for every compilation, and the plan.
@@ -90,6 +102,17 @@ def remat_train_step(
     }
     budget = check_budget(budget)
     planner_options(planner, 64)  # raises now rather than on the first call
+    if placement not in PLACEMENTS:
+        raise ValueError(
+            f"`remat_train_step(placement=...)` must be one of {', '.join(PLACEMENTS)}. "
+            f"Got {placement!r}."
+        )
+    if arena_debug and placement != "arena":
+        raise ValueError(
+            '`remat_train_step(arena_debug=True)` needs `placement="arena"`. '
+            f"Got `placement={placement!r}`, which has no arena."
+        )
+    is_checked = placement == "arena" and is_debugged(arena_debug)
 
     def decorate(function: Callable) -> RematTrainStep:
         if not callable(function):
@@ -97,7 +120,9 @@ def remat_train_step(
                 "`remat_train_step(fn, ...)` must be given a callable. "
                 f"Got {function!r} of type {type(function).__name__}."
             )
-        return RematTrainStep(function, budget, planner, jit_options, verbose)
+        return RematTrainStep(
+            function, budget, planner, placement, is_checked, jit_options, verbose
+        )
 
     return decorate if fn is None else decorate(fn)
 
@@ -114,6 +139,8 @@ class RematTrainStep:
         fn: Callable,
         budget: int | str,
         planner: str | PlanOptions,
+        placement: str,
+        keeps_books: bool,
         jit_options: dict[str, Any],
         verbose: bool,
     ) -> None:
@@ -121,6 +148,9 @@ class RematTrainStep:
         self.budget = budget
         self._fn = fn
         self._planner = planner
+        self._placement = placement
+        self._keeps_books = keeps_books
+        self._last_called: FittedStep | None = None
         self._jit_options = jit_options
         self._verbose = verbose
         self._static = StaticArguments(fn, jit_options)
@@ -133,7 +163,9 @@ class RematTrainStep:
         if _compat.is_traced(leaves):
             return self._predicted(args, kwargs)(*args, **kwargs)
         fitted = self._fit(args, kwargs)
-        return fitted.compiled(*dynamic[0], **dynamic[1])
+        results = fitted.compiled(*dynamic[0], **dynamic[1])
+        self._last_called = fitted
+        return results
 
     def plan(self, *args: Any, target: Any = None, **kwargs: Any) -> Plan:
         """The plan for these arguments (arrays or `jax.ShapeDtypeStruct`s).
@@ -162,6 +194,26 @@ class RematTrainStep:
             )
         return self._fit(args, kwargs).plan
 
+    def arena_stats(self) -> ArenaStats:
+        """What the last call did in its arena, as the custom calls recorded it.
+
+        Waits for that call. Needs `arena_debug=True`. If it called the step as written,
+        or nothing was worth an arena, there are no events.
+
+        Raises:
+            RuntimeError: if there was no call, or no books were kept.
+        """
+        if not self._keeps_books:
+            raise RuntimeError(
+                "`arena_stats()` needs the books of a step made by "
+                '`remat_train_step(placement="arena", arena_debug=True)`. Got one with '
+                f"`placement={self._placement!r}` that keeps none."
+            )
+        called = self._last_called
+        if called is None:
+            raise RuntimeError("`arena_stats()` tells of a call. Call the step first.")
+        return called.arena_stats()
+
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """The planned step, lowered; as `jax.jit(fn).lower`."""
         return self._fit(args, kwargs).jitted.lower(*args, **kwargs)
@@ -187,14 +239,22 @@ class RematTrainStep:
                 fitted = self._fitted.get(key)
                 if fitted is None:
                     fitted = fit_step(
-                        self._trace(args, kwargs), self.budget, self._planner, self._log
+                        self._trace(args, kwargs),
+                        self.budget,
+                        self._planner,
+                        self._log,
+                        placing=self._placing(),
                     )
                     self._log(str(fitted.plan))
                     self._fitted[key] = fitted
         return fitted
 
     def _predicted(self, args: tuple, kwargs: dict) -> Callable:
-        return predict_step(self._trace(args, kwargs), self.budget, self._planner)
+        traced = self._trace(args, kwargs)
+        return predict_step(traced, self.budget, self._planner, self._placing())
+
+    def _placing(self) -> Placing:
+        return Placing(self._placement, new_books() if self._keeps_books else None)
 
     def _trace(self, args: tuple, kwargs: dict) -> TracedStep:
         return TracedStep.trace(

@@ -13,21 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coop_jax.budget import format_bytes
-from coop_jax.constants import shared_zeros
 from coop_jax.errors import InfeasibleBudgetError
 from coop_jax.graph import StepGraph
 from coop_jax.measure import compile_measured
-from coop_jax.placement import input_copies_are_free
-from coop_jax.plan import (
-    PlanOptions,
-    SmallestPool,
-    expected_bytes,
-    plan_pool,
-    smallest_pool,
-)
+from coop_jax.plan import PlanOptions, SmallestPool, plan_pool, smallest_pool
 from coop_jax.program import Program
-from coop_jax.rewrite import rewrite
-from coop_jax.segments import Segment, cut
+from coop_jax.realize import Realization, XlaPlacement
 
 _MAX_COMPILATIONS = 5
 # A first plan leaves this part of the room free: most compiled steps need up to about a
@@ -60,8 +51,7 @@ class Candidate:
 
     graph: StepGraph
     schedule: Any
-    segments: list[Segment]
-    program: Program
+    realized: Realization
     planned_bytes: int
     predicted_bytes: int
 
@@ -86,7 +76,7 @@ class BudgetSearch:
         graphs: the step's graph, in every order of operations that it may be planned in.
         options: of the planner.
         fixed_bytes: arguments and results, which no plan changes.
-        platform: JAX's name of the platform that the step is compiled for.
+        placement: makes programs of schedules.
         compile_program: compiles a rewritten program.
         log: receives a line for every compilation.
     """
@@ -96,15 +86,14 @@ class BudgetSearch:
         graphs: Sequence[StepGraph],
         options: PlanOptions,
         fixed_bytes: int,
-        platform: str,
+        placement: XlaPlacement,
         compile_program: Callable[[Program], Any],
         log: Callable[[str], None],
     ) -> None:
         self._graphs = graphs
         self._options = options
         self._fixed_bytes = fixed_bytes
-        self._fence_free_inputs = input_copies_are_free(platform)
-        self._shared_zeros = shared_zeros(graphs[0].program, platform)
+        self._placement = placement
         self._compile_program = compile_program
         self._log = log
         self._compiled: dict[bytes, Measured] = {}
@@ -161,7 +150,7 @@ class BudgetSearch:
             plan_pool(graph, pool, self._options, int(part * pool)) or smallest.schedule
             for part in _FLOOR_PREFERENCES
         ]
-        schedules.sort(key=lambda s: expected_bytes(graph, s, self._options))
+        schedules.sort(key=lambda s: self._planned_bytes(graph, s))
         tried: list[Measured] = []
         error = 0
         for schedule in schedules:
@@ -241,25 +230,26 @@ class BudgetSearch:
         return min(pools, key=lambda found: found[1].pool_bytes)
 
     def _candidate(self, graph: StepGraph, schedule: Any, error: int) -> Candidate:
-        segments = cut(graph, schedule, fence_free_inputs=self._fence_free_inputs)
         planned_bytes = self._planned_bytes(graph, schedule)
         return Candidate(
             graph=graph,
             schedule=schedule,
-            segments=segments,
-            program=rewrite(graph, segments, self._shared_zeros),
+            realized=self._placement.realize(graph, schedule),
             planned_bytes=planned_bytes,
             predicted_bytes=planned_bytes + error,
         )
 
     def _planned_bytes(self, graph: StepGraph, schedule: Any) -> int:
-        return self._fixed_bytes + expected_bytes(graph, schedule, self._options)
+        return self._fixed_bytes + self._placement.expected_bytes(
+            graph, schedule, self._options
+        )
 
     def _compile(self, candidate: Candidate) -> Measured:
         key = candidate.schedule.steps.tobytes()
         if key not in self._compiled:
             compiled, total_bytes = compile_measured(
-                lambda: self._compile_program(candidate.program), self._fixed_bytes
+                lambda: self._compile_program(candidate.realized.program),
+                self._fixed_bytes,
             )
             measured = Measured(candidate, compiled, total_bytes)
             self._compiled[key] = measured

@@ -6,6 +6,7 @@ from steps import compiled_graph, mlp_arguments, mlp_step, traced
 from coop_jax import InfeasibleBudgetError, PlanOptions
 from coop_jax.measure import memory_figures
 from coop_jax.plan import planner_options
+from coop_jax.realize import XlaPlacement
 from coop_jax.verify import BudgetSearch
 
 
@@ -23,7 +24,7 @@ def search(made, compile_program=None, figures_shift=0, options=None):
         [graph],
         PlanOptions() if options is None else options,
         figures.fixed_bytes + figures_shift,
-        "cpu",
+        XlaPlacement(step.program, "cpu"),
         compile_program or step.compile,
         lines.append,
     )

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "ffi/checked_exchange.h"
 #include "ffi/exchange.h"
 #include "ffi/exchange_cpu.h"
 #include "ffi/fence_cpu.h"
@@ -37,10 +38,14 @@ nb::typed<nb::dict, nb::str, Handlers> Registrations() {
   nb::dict cpu;
   cpu["coop_fence"] = Encapsulate(coop::FenceCpu);
   cpu[coop::kExchangeTarget] = Encapsulate(coop::ExchangeCpu);
+  cpu[coop::kCheckedExchangeTarget] = Encapsulate(coop::CheckedExchangeCpu);
+  cpu[coop::kEmptyArenaTarget] = Encapsulate(coop::EmptyArenaCpu);
   platforms["cpu"] = cpu;
 #ifdef COOP_HAS_CUDA
   nb::dict cuda;
   cuda[coop::kExchangeTarget] = Encapsulate(coop::ExchangeCuda);
+  cuda[coop::kCheckedExchangeTarget] = Encapsulate(coop::CheckedExchangeCuda);
+  cuda[coop::kEmptyArenaTarget] = Encapsulate(coop::EmptyArenaCuda);
   platforms["CUDA"] = cuda;
 #endif
   return platforms;
@@ -50,6 +55,7 @@ nb::typed<nb::dict, nb::str, Handlers> Registrations() {
 
 NB_MODULE(_ext, m) {
   m.doc() = "The planner of coop_jax and its XLA custom-call handlers.";
+  coop::BindBooks(m);
   coop::BindGraph(m);
   coop::BindOptions(m);
   coop::BindPacking(m);

@@ -26,6 +26,7 @@
 namespace coop {
 
 inline constexpr char kExchangeTarget[] = "coop_exchange";
+inline constexpr char kEmptyArenaTarget[] = "coop_empty_arena";
 
 struct ExchangeInput {
   const void* data;

@@ -1,4 +1,4 @@
-// What the handlers of "coop_exchange" share: from an XLA call to copies.
+// What the handlers of "coop_exchange" share: from an XLA call to an exchange.
 #ifndef COOP_FFI_EXCHANGE_CALL_H_
 #define COOP_FFI_EXCHANGE_CALL_H_
 
@@ -16,7 +16,7 @@ using Offsets = xla::ffi::Span<const int64_t>;
 
 // What every handler binds, behind its own context.
 template <typename Binding>
-constexpr auto BindExchange(Binding binding) {
+constexpr auto BindExchange(Binding&& binding) {
   return std::move(binding)
       .template Arg<Arena>()
       .RemainingArgs()
@@ -45,7 +45,8 @@ inline bool IsSmallerThanByte(xla::ffi::DataType type) {
   }
 }
 
-inline xla::ffi::ErrorOr<ExchangeCopies> DecodeExchange(
+// The call as an exchange without fault. It refers to the attributes.
+inline xla::ffi::ErrorOr<Exchange> DecodeExchange(
     Arena arena, xla::ffi::RemainingArgs args,
     xla::ffi::Result<Arena> arena_result, xla::ffi::RemainingRets results,
     int64_t num_pass_through, Offsets store_offsets, Offsets load_offsets) {
@@ -95,7 +96,7 @@ inline xla::ffi::ErrorOr<ExchangeCopies> DecodeExchange(
                                 static_cast<int64_t>((*result)->size_bytes())});
   }
   if (auto fault = FindFault(exchange)) return fail(*std::move(fault));
-  return ListCopies(exchange);
+  return exchange;
 }
 
 }  // namespace coop

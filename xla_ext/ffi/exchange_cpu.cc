@@ -4,9 +4,11 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "ffi/checked_exchange.h"
 #include "ffi/exchange_call.h"
 
 namespace coop {
@@ -93,22 +95,81 @@ ffi::Error RunExchange(ffi::ThreadPool pool, Arena arena,
                        ffi::Result<Arena> arena_result,
                        ffi::RemainingRets results, int64_t num_pass_through,
                        Offsets store_offsets, Offsets load_offsets) {
-  const ffi::ErrorOr<ExchangeCopies> copies =
+  const ffi::ErrorOr<Exchange> exchange =
       DecodeExchange(arena, args, arena_result, results, num_pass_through,
                      store_offsets, load_offsets);
-  if (copies.has_error()) return copies.error();
-  CopyAll(copies->before, pool);
-  CopyAll(copies->after, pool);
+  if (exchange.has_error()) return exchange.error();
+  const ExchangeCopies copies = ListCopies(*exchange);
+  CopyAll(copies.before, pool);
+  CopyAll(copies.after, pool);
+  return ffi::Error::Success();
+}
+
+// FNV-1a over words, then over the bytes that are left.
+uint64_t Digest(const void* data, int64_t bytes) {
+  constexpr uint64_t kPrime = 0x100000001b3;
+  uint64_t digest = 0xcbf29ce484222325;
+  const auto* at = static_cast<const unsigned char*>(data);
+  for (; bytes >= 8; bytes -= 8, at += 8) {
+    uint64_t word;
+    std::memcpy(&word, at, 8);
+    digest = (digest ^ word) * kPrime;
+  }
+  for (; bytes > 0; --bytes, ++at) digest = (digest ^ *at) * kPrime;
+  return digest;
+}
+
+ffi::Error RunChecked(ffi::ThreadPool pool, Arena arena,
+                      ffi::RemainingArgs args,
+                      ffi::Result<Arena> arena_result,
+                      ffi::RemainingRets results, int64_t num_pass_through,
+                      Offsets store_offsets, Offsets load_offsets,
+                      Offsets store_tensors, Offsets load_tensors,
+                      std::string_view names, int64_t boundary, bool is_first,
+                      bool is_last, int64_t books) {
+  const ffi::ErrorOr<Exchange> exchange =
+      DecodeExchange(arena, args, arena_result, results, num_pass_through,
+                     store_offsets, load_offsets);
+  if (exchange.has_error()) return exchange.error();
+  return RunCheckedExchange(
+      *exchange,
+      {store_tensors, load_tensors, names, boundary, is_first, is_last, books},
+      Digest,
+      [&pool](const std::vector<Copy>& copies) {
+        CopyAll(copies, pool);
+        return ffi::Error::Success();
+      },
+      [](void* data, int64_t bytes) {
+        std::memset(data, kPoison, static_cast<size_t>(bytes));
+        return ffi::Error::Success();
+      });
+}
+
+ffi::Error MakeEmptyArena(ffi::Result<Arena> arena) {
+  (void)arena;  // XLA's own memory, as it is.
   return ffi::Error::Success();
 }
 
 XLA_FFI_DEFINE_HANDLER(kExchange, RunExchange,
                        BindExchange(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+XLA_FFI_DEFINE_HANDLER(
+    kChecked, RunChecked,
+    BindCheckedExchange(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+XLA_FFI_DEFINE_HANDLER(kEmptyArena, MakeEmptyArena,
+                       ffi::Ffi::Bind().Ret<Arena>());
 
 }  // namespace
 
 XLA_FFI_Error* ExchangeCpu(XLA_FFI_CallFrame* call_frame) {
   return kExchange(call_frame);
+}
+
+XLA_FFI_Error* CheckedExchangeCpu(XLA_FFI_CallFrame* call_frame) {
+  return kChecked(call_frame);
+}
+
+XLA_FFI_Error* EmptyArenaCpu(XLA_FFI_CallFrame* call_frame) {
+  return kEmptyArena(call_frame);
 }
 
 }  // namespace coop

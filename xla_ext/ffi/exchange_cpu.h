@@ -10,6 +10,10 @@ namespace coop {
 // copies are split over XLA's thread pool; all are finished when it returns.
 // Stateless.
 XLA_FFI_Error* ExchangeCpu(XLA_FFI_CallFrame* call_frame);
+// The same of "coop_checked_exchange", see checked_exchange.h.
+XLA_FFI_Error* CheckedExchangeCpu(XLA_FFI_CallFrame* call_frame);
+// Of "coop_empty_arena": no operands, one result u8[n], which stays as it is.
+XLA_FFI_Error* EmptyArenaCpu(XLA_FFI_CallFrame* call_frame);
 
 }  // namespace coop
 

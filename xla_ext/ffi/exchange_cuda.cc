@@ -2,6 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <string_view>
+#include <vector>
+
+#include "ffi/checked_exchange.h"
 #include "ffi/copy_cuda.h"
 #include "ffi/cuda_try.h"
 #include "ffi/exchange_call.h"
@@ -16,13 +20,47 @@ ffi::Error RunExchange(cudaStream_t stream, Arena arena,
                        ffi::Result<Arena> arena_result,
                        ffi::RemainingRets results, int64_t num_pass_through,
                        Offsets store_offsets, Offsets load_offsets) {
-  const ffi::ErrorOr<ExchangeCopies> copies =
+  const ffi::ErrorOr<Exchange> exchange =
       DecodeExchange(arena, args, arena_result, results, num_pass_through,
                      store_offsets, load_offsets);
-  if (copies.has_error()) return copies.error();
+  if (exchange.has_error()) return exchange.error();
+  const ExchangeCopies copies = ListCopies(*exchange);
   // The stream's order keeps them apart.
-  COOP_CUDA_TRY(kExchangeTarget, LaunchCopies(copies->before, stream));
-  COOP_CUDA_TRY(kExchangeTarget, LaunchCopies(copies->after, stream));
+  COOP_CUDA_TRY(kExchangeTarget, LaunchCopies(copies.before, stream));
+  COOP_CUDA_TRY(kExchangeTarget, LaunchCopies(copies.after, stream));
+  return ffi::Error::Success();
+}
+
+ffi::Error RunChecked(cudaStream_t stream, Arena arena, ffi::RemainingArgs args,
+                      ffi::Result<Arena> arena_result,
+                      ffi::RemainingRets results, int64_t num_pass_through,
+                      Offsets store_offsets, Offsets load_offsets,
+                      Offsets store_tensors, Offsets load_tensors,
+                      std::string_view names, int64_t boundary, bool is_first,
+                      bool is_last, int64_t books) {
+  const ffi::ErrorOr<Exchange> exchange =
+      DecodeExchange(arena, args, arena_result, results, num_pass_through,
+                     store_offsets, load_offsets);
+  if (exchange.has_error()) return exchange.error();
+  return RunCheckedExchange(
+      *exchange,
+      {store_tensors, load_tensors, names, boundary, is_first, is_last, books},
+      // Nothing is read on the host: the books alone are checked.
+      [](const void*, int64_t) { return uint64_t{0}; },
+      [stream](const std::vector<Copy>& copies) -> ffi::Error {
+        COOP_CUDA_TRY(kCheckedExchangeTarget, LaunchCopies(copies, stream));
+        return ffi::Error::Success();
+      },
+      [stream](void* data, int64_t bytes) -> ffi::Error {
+        COOP_CUDA_TRY(kCheckedExchangeTarget,
+                      cudaMemsetAsync(data, kPoison,
+                                      static_cast<size_t>(bytes), stream));
+        return ffi::Error::Success();
+      });
+}
+
+ffi::Error MakeEmptyArena(ffi::Result<Arena> arena) {
+  (void)arena;  // XLA's own memory, as it is.
   return ffi::Error::Success();
 }
 
@@ -38,10 +76,28 @@ XLA_FFI_DEFINE_HANDLER(
     BindExchange(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<cudaStream_t>>()),
     {ffi::Traits::kCmdBufferCompatible});
 
+// Not to be captured: a replay would keep no books.
+XLA_FFI_DEFINE_HANDLER(
+    kChecked, RunChecked,
+    BindCheckedExchange(
+        ffi::Ffi::Bind().Ctx<ffi::PlatformStream<cudaStream_t>>()));
+
+XLA_FFI_DEFINE_HANDLER(kEmptyArena, MakeEmptyArena,
+                       ffi::Ffi::Bind().Ret<Arena>(),
+                       {ffi::Traits::kCmdBufferCompatible});
+
 }  // namespace
 
 XLA_FFI_Error* ExchangeCuda(XLA_FFI_CallFrame* call_frame) {
   return kExchange(call_frame);
+}
+
+XLA_FFI_Error* CheckedExchangeCuda(XLA_FFI_CallFrame* call_frame) {
+  return kChecked(call_frame);
+}
+
+XLA_FFI_Error* EmptyArenaCuda(XLA_FFI_CallFrame* call_frame) {
+  return kEmptyArena(call_frame);
 }
 
 }  // namespace coop

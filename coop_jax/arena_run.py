@@ -1,0 +1,113 @@
+"""Running a step with an arena: one buffer, handed from call to call.
+
+The rewritten program makes its arena itself (`coop_empty_arena`), as it has to under an
+outer `jit`. Called directly, the arena is an argument instead, donated, and comes back as
+a result: it is allocated once. Calls from several threads at a time have one each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from coop_jax.exchange import empty_arena_p, exchange_p
+from coop_jax.program import Program
+
+
+def has_arena(program: Program) -> bool:
+    """Does the program make an arena?"""
+    return bool(program.eqns) and program.eqns[0].primitive is empty_arena_p
+
+
+def carried(program: Program) -> Program:
+    """The program with its arena as the first argument, donated, and the first result."""
+    make, *eqns = program.eqns
+    exchanges = [eqn for eqn in eqns if eqn.primitive is exchange_p]
+    return dataclasses.replace(
+        program,
+        eqns=tuple(eqns),
+        invars=(make.outvars[0], *program.invars),
+        outvars=(exchanges[-1].outvars[0], *program.outvars),
+        donated=(True, *program.donated),
+    )
+
+
+def carried_jit_options(jit_options: dict[str, Any]) -> dict[str, Any]:
+    """Options of a step for the function that has the arena before its arguments."""
+    options = dict(jit_options)
+    for name in ("donate_argnums", "static_argnums"):
+        given = options.get(name, ())
+        given = (given,) if isinstance(given, int) else tuple(given)
+        options[name] = tuple(i + 1 if i >= 0 else i for i in given)
+    options["donate_argnums"] = (0, *options["donate_argnums"])
+    if options.get("in_shardings") is not None:
+        shardings = options["in_shardings"]
+        is_one_for_all = not isinstance(shardings, (tuple, list))
+        options["in_shardings"] = shardings if is_one_for_all else (None, *shardings)
+    if options.get("out_shardings") is not None:
+        options["out_shardings"] = (None, options["out_shardings"])
+    return options
+
+
+def with_arena_parameter(step: Any) -> Any:
+    """A wrapped step whose signature says that the arena comes first.
+
+    `jax.jit` finds the positions of arguments given by name in the signature.
+    """
+    try:
+        signature = inspect.signature(step)
+    except (ValueError, TypeError):
+        return step
+    arena = inspect.Parameter("coop_arena", inspect.Parameter.POSITIONAL_ONLY)
+    parameters = [arena, *signature.parameters.values()]
+    step.__signature__ = signature.replace(parameters=parameters)
+    return step
+
+
+class StepWithArena:
+    """A compiled step that keeps its arena from call to call.
+
+    Arguments:
+        compiled: takes an arena and the step's arguments; returns an arena and results.
+        make: makes an arena.
+    """
+
+    def __init__(self, compiled: Any, make: Callable[[], jax.Array]) -> None:
+        self.compiled = compiled
+        self._make = make
+        self._idle: list[jax.Array] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            arena = self._idle.pop() if self._idle else None
+        # After an error the arena is donated and gone; the next call makes another.
+        arena, results = self.compiled(
+            self._make() if arena is None else arena, *args, **kwargs
+        )
+        with self._lock:
+            self._idle.append(arena)
+        return results
+
+    def wait(self) -> None:
+        """Until the calls so far have finished."""
+        with self._lock:
+            idle = list(self._idle)
+        jax.block_until_ready(idle)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.compiled, name)
+
+    def release(self) -> None:
+        """Give the memory of the arenas back; the next call allocates again."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for arena in idle:
+            with contextlib.suppress(RuntimeError):  # deleted by its device
+                arena.delete()

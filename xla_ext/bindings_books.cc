@@ -1,0 +1,51 @@
+// What checked exchanges wrote into their books.
+
+#include <nanobind/stl/optional.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "bindings_arrays.h"
+#include "ffi/books.h"
+
+namespace coop {
+namespace {
+
+// Rows that NumPy can look at.
+struct EventTable {
+  std::vector<ArenaEvent> events;
+};
+
+}  // namespace
+
+void BindBooks(nb::module_& m) {
+  nb::class_<EventTable>(m, "ArenaEvents",
+                         "What happened in an arena during one run of a step.")
+      .def_prop_ro(
+          "rows",
+          [](nb::handle_t<EventTable> self) {
+            return ViewRecords(nb::cast<const EventTable&>(self).events, self);
+          },
+          "int64, (n, 5): boundary, kind (0: stored, 1: brought back), tensor, "
+          "offset, bytes; in the order in which it happened.")
+      .def("__len__",
+           [](const EventTable& table) { return table.events.size(); });
+  m.def(
+      "last_arena_events",
+      [](int64_t books) -> std::optional<EventTable> {
+        auto events = TheBookShelf().LastEvents(books);
+        if (!events) return std::nullopt;
+        return EventTable{*std::move(events)};
+      },
+      nb::arg("books"),
+      "The events of the last run that finished and was written into these "
+      "books; None if there is none.");
+  m.def(
+      "remove_arena_books",
+      [](int64_t books) { TheBookShelf().Remove(books); }, nb::arg("books"),
+      "Forget all runs of these books.");
+}
+
+}  // namespace coop
