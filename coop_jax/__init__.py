@@ -6,6 +6,8 @@ where they live, so that the compiled step fits, and has XLA confirm it.
 
 import importlib.metadata
 
+from coop_jax._ext import ArenaExhausted as ArenaExhausted
+from coop_jax._ext import OnlineArena as OnlineArena
 from coop_jax.compare import compare as compare
 from coop_jax.comparison import Comparison as Comparison
 from coop_jax.comparison import Row as Row

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from coop_jax import _compat, materialize
-from coop_jax.arena import NO_ARENA
+from coop_jax.arena import NO_ARENA, ArenaPlan
 from coop_jax.arena_run import (
     StepWithArena,
     carried,
@@ -33,7 +33,7 @@ from coop_jax.realize import ArenaPlacement, XlaPlacement
 from coop_jax.report import Plan, planned_plan, unmodified_plan
 from coop_jax.targets import Target, target_of
 from coop_jax.trace import flatten
-from coop_jax.verify import BudgetSearch, Measured
+from coop_jax.verify import BudgetSearch, Candidate, Measured
 
 # What XLA's temporaries take beyond the buffers it lists counts as fixed up to this part.
 _MOST_UNLISTED = 10
@@ -166,11 +166,16 @@ XLA_PLACES = Placing()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FittedStep:
-    """A step that keeps its budget: XLA's executable, its jit, and the plan."""
+    """A step that keeps its budget: XLA's executable, its jit, and the plan.
+
+    `candidate` is what was compiled, None if the step is left as it is; `books` is where
+    checked exchanges keep theirs.
+    """
 
     compiled: Any
     jitted: Any
     plan: Plan
+    candidate: Candidate | None = None
     books: int | None = None
 
     def arena_stats(self) -> ArenaStats:
@@ -276,7 +281,22 @@ def _fitted(
         _OF_UNMODIFIED + search.num_compilations,
         found,
     )
-    return FittedStep(found.compiled, traced.jit(found.candidate.realized.program), plan)
+    chosen = found.candidate
+    return FittedStep(found.compiled, traced.jit(chosen.realized.program), plan, chosen)
+
+
+def placed_otherwise(
+    traced: TracedStep, fitted: FittedStep, placing: Placing
+) -> tuple[Any, ArenaPlan | None]:
+    """The same schedule compiled for another placement, whatever that needs.
+
+    To compare placements; a step under a budget is planned for the one that it has.
+    """
+    chosen = fitted.candidate
+    assert chosen is not None, "the step was left as it is: there is no schedule"
+    placement = placing.placement(traced.program, traced.device())
+    realized = placement.realize(chosen.graph, chosen.schedule)
+    return traced.compile(realized.program), realized.arena
 
 
 def compile_both(traced: TracedStep) -> tuple[Any, int, Any]:

@@ -57,6 +57,7 @@ NB_MODULE(_ext, m) {
   m.doc() = "The planner of coop_jax and its XLA custom-call handlers.";
   coop::BindBooks(m);
   coop::BindGraph(m);
+  coop::BindOnlineArena(m);
   coop::BindOptions(m);
   coop::BindPacking(m);
   coop::BindPlan(m);

@@ -8,6 +8,7 @@ namespace coop {
 
 void BindBooks(nanobind::module_& m);
 void BindGraph(nanobind::module_& m);
+void BindOnlineArena(nanobind::module_& m);
 void BindOptions(nanobind::module_& m);
 void BindPacking(nanobind::module_& m);
 void BindPlan(nanobind::module_& m);

@@ -14,6 +14,7 @@
 
 #include "bindings.h"
 #include "bindings_arrays.h"
+#include "bindings_checks.h"
 #include "core/pool.h"
 #include "core/window.h"
 
@@ -112,14 +113,6 @@ std::optional<std::tuple<size_t, size_t, double>> FindWindowInArrays(
   const auto window = WindowSearch().Find(pieces, required);
   if (!window) return std::nullopt;
   return std::tuple(window->begin, window->end, window->cost);
-}
-
-void CheckAlignment(const char* where, Bytes alignment) {
-  if (alignment > 0 && (alignment & (alignment - 1)) == 0) return;
-  throw nb::value_error((std::string(where) +
-                         ": `alignment` must be a power of two, got " +
-                         std::to_string(alignment))
-                            .c_str());
 }
 
 }  // namespace

@@ -1,0 +1,197 @@
+// OnlineArena: the paper's allocator at run time.
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "bindings_arrays.h"
+#include "bindings_checks.h"
+#include "core/online_arena.h"
+
+namespace coop {
+namespace {
+
+using MemoryView = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
+
+// `owner` keeps the memory alive; what is in it changes when tensors move.
+MemoryView View(Memory memory, nb::handle owner) {
+  return MemoryView(reinterpret_cast<uint8_t*>(memory.data()), {memory.size()},
+                    owner);
+}
+
+// Calls `recompute(value, *inputs)`, all NumPy arrays of bytes.
+Recompute ToRecompute(nb::object recompute, nb::handle arena) {
+  if (recompute.is_none()) return nullptr;
+  return [recompute = std::move(recompute), arena](
+             Memory value, std::span<const Memory> inputs) {
+    nb::list views;
+    for (const Memory& input : inputs) views.append(View(input, arena));
+    recompute(View(value, arena), *views);
+  };
+}
+
+}  // namespace
+
+void BindOnlineArena(nb::module_& m) {
+  nb::exception<ArenaExhausted>(m, "ArenaExhausted", PyExc_MemoryError);
+  nb::class_<OnlineArena>(m, "OnlineArena", R"(
+One contiguous buffer for tensors of a program whose graph is not known ahead.
+
+When there is no room, the cheapest run of neighbouring tensors makes it: their
+memory is free, and they are recomputed when they are touched again. Coop
+("Memory is not a Commodity", NeurIPS 2023), sections 3.3 to 3.5, over the
+planner's own pool. Memory comes as NumPy arrays of bytes, to be looked at as
+any type with `.view(dtype)`.
+
+Parameters
+----------
+capacity : int
+    Bytes, rounded down to a multiple of `alignment`.
+alignment : int
+    Of every tensor; a power of two.
+cheap_density : float
+    Seconds per byte below which a tensor is cheap to recompute; cheap tensors
+    lie at the other end than expensive ones.
+)")
+      .def(
+          "__init__",
+          [](OnlineArena* arena, Bytes capacity, Bytes alignment,
+             double cheap_density) {
+            CheckAlignment("OnlineArena", alignment);
+            if (capacity < 0) {
+              throw nb::value_error(
+                  ("OnlineArena: `capacity` must not be negative, got " +
+                   std::to_string(capacity))
+                      .c_str());
+            }
+            new (arena) OnlineArena(
+                capacity,
+                {.alignment = alignment, .cheap_density = cheap_density});
+          },
+          nb::arg("capacity"), nb::kw_only(), nb::arg("alignment") = 64,
+          nb::arg("cheap_density") = 0.0)
+      .def(
+          "allocate",
+          [](nb::handle_t<OnlineArena> self, Bytes bytes, Seconds seconds,
+             std::vector<Handle> inputs, nb::object recompute,
+             std::optional<Handle> take_over) {
+            return nb::cast<OnlineArena&>(self).Allocate(
+                {.bytes = bytes,
+                 .seconds = seconds,
+                 .inputs = std::move(inputs),
+                 .recompute = ToRecompute(std::move(recompute), self),
+                 .take_over = take_over.value_or(kNone)});
+          },
+          nb::arg("bytes"), nb::kw_only(), nb::arg("seconds") = 0.0,
+          nb::arg("inputs") = std::vector<Handle>(),
+          nb::arg("recompute") = nb::none(),
+          nb::arg("take_over") = nb::none(), R"(
+A new tensor, whose value is whatever is in its memory: touch it and write.
+
+Parameters
+----------
+bytes : int
+    Its size, positive.
+seconds : float
+    What it takes to make its value; the arena's clock moves on by it.
+inputs : list of int
+    The tensors it is made from. Evicted ones are recomputed first.
+recompute : callable, optional
+    `recompute(value, *inputs)` writes the value again. Without one the tensor
+    is never evicted. It must not use the arena.
+take_over : int, optional
+    An input whose memory the tensor takes over, value and all ("recomputable
+    in-place"): of the same size, and not pinned.
+
+Returns
+-------
+int
+    The tensor's handle.
+
+Raises
+------
+ArenaExhausted
+    A `MemoryError`: not even eviction makes room.
+)")
+      .def(
+          "touch",
+          [](nb::handle_t<OnlineArena> self, Handle tensor) {
+            return View(nb::cast<OnlineArena&>(self).Touch(tensor), self);
+          },
+          nb::arg("tensor"),
+          "The tensor's memory, recomputed if it was evicted. Valid until the "
+          "next call that may evict: `pin` it to keep it longer.")
+      .def(
+          "pin",
+          [](nb::handle_t<OnlineArena> self, Handle tensor) {
+            return View(nb::cast<OnlineArena&>(self).Pin(tensor), self);
+          },
+          nb::arg("tensor"),
+          "As `touch`; the tensor stays where it is until it is unpinned as "
+          "often as it was pinned.")
+      .def("unpin", &OnlineArena::Unpin, nb::arg("tensor"))
+      .def("evict", &OnlineArena::Evict, nb::arg("tensor"),
+           "Free its memory now; it is recomputed when it is touched again.")
+      .def("release", &OnlineArena::Release, nb::arg("tensor"),
+           "The program will not touch it again. Its memory is free at once, "
+           "unless it has no `recompute` and another tensor may be recomputed "
+           "from it.")
+      .def("is_resident", &OnlineArena::IsResident, nb::arg("tensor"))
+      .def(
+          "offset",
+          [](const OnlineArena& arena, Handle tensor) -> std::optional<Offset> {
+            const Offset offset = arena.OffsetOf(tensor);
+            if (offset == kNone) return std::nullopt;
+            return offset;
+          },
+          nb::arg("tensor"), "Where it lies; None if it is not resident.")
+      .def(
+          "check_invariants",
+          [](const OnlineArena& arena) {
+            const auto wrong = arena.CheckInvariants();
+            if (wrong) throw std::runtime_error("OnlineArena: " + *wrong);
+          },
+          "Raises `RuntimeError` saying what is wrong with the books.")
+      .def_prop_ro(
+          "memory",
+          [](nb::handle_t<OnlineArena> self) {
+            return View(nb::cast<OnlineArena&>(self).memory(), self);
+          },
+          "All of the arena as an array of bytes, with whatever is in it.")
+      .def_prop_ro("capacity",
+                   [](const OnlineArena& a) { return a.pool().capacity(); })
+      .def_prop_ro("free_bytes",
+                   [](const OnlineArena& a) { return a.pool().free_bytes(); })
+      .def_prop_ro(
+          "largest_free_bytes",
+          [](const OnlineArena& a) { return a.pool().largest_free_bytes(); })
+      .def_prop_ro("peak_bytes",
+                   [](const OnlineArena& a) { return a.pool().peak_bytes(); })
+      .def_prop_ro("evictions",
+                   [](const OnlineArena& a) { return a.counts().evictions; },
+                   "How many tensors were evicted to make room.")
+      .def_prop_ro(
+          "recomputations",
+          [](const OnlineArena& a) { return a.counts().recomputations; })
+      .def_prop_ro("recomputed_seconds",
+                   [](const OnlineArena& a) {
+                     return a.counts().recomputed_seconds;
+                   })
+      .def_prop_ro("clock", &OnlineArena::clock,
+                   "Seconds of everything made so far.")
+      .def("__repr__", [](const OnlineArena& a) {
+        return "OnlineArena(" + std::to_string(a.pool().capacity()) +
+               " bytes, " + std::to_string(a.pool().free_bytes()) + " free, " +
+               std::to_string(a.counts().evictions) + " evictions, " +
+               std::to_string(a.counts().recomputations) + " recomputations)";
+      });
+}
+
+}  // namespace coop
