@@ -4,7 +4,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -26,22 +28,79 @@ MemoryView View(Memory memory, nb::handle owner) {
                     owner);
 }
 
-// Calls `recompute(value, *inputs)`, all NumPy arrays of bytes.
-Recompute ToRecompute(nb::object recompute, nb::handle arena) {
-  if (recompute.is_none()) return nullptr;
-  return [recompute = std::move(recompute), arena](
-             Memory value, std::span<const Memory> inputs) {
-    nb::list views;
-    for (const Memory& input : inputs) views.append(View(input, arena));
-    recompute(View(value, arena), *views);
+// Known to Python's garbage collector: a recomputation that refers to whoever
+// owns the arena is a cycle.
+class CollectedArena : public OnlineArena {
+ public:
+  using OnlineArena::OnlineArena;
+
+  // Calls `recompute(value, *inputs)`, all NumPy arrays of bytes.
+  Recompute ToRecompute(nb::object recompute) {
+    if (recompute.is_none()) return nullptr;
+    auto callback = std::make_shared<Callback>(callbacks_, std::move(recompute));
+    return [this, callback = std::move(callback)](
+               Memory value, std::span<const Memory> inputs) {
+      const nb::object self = nb::find(*this);
+      nb::list views;
+      for (const Memory& input : inputs) views.append(View(input, self));
+      callback->function(View(value, self), *views);
+    };
+  }
+
+  static int Traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    if (!nb::inst_ready(self)) return 0;
+    for (const Callback* callback : *Of(self)) {
+      Py_VISIT(callback->function.ptr());
+    }
+    return 0;
+  }
+
+  static int Clear(PyObject* self) {
+    // A function that goes may take others with it.
+    std::vector<nb::object> functions;
+    for (Callback* callback : *Of(self)) {
+      functions.push_back(std::exchange(callback->function, nb::none()));
+    }
+    return 0;
+  }
+
+ private:
+  struct Callback;
+  using Callbacks = std::set<Callback*>;
+
+  struct Callback {
+    Callback(std::shared_ptr<Callbacks> the_others, nb::object the_function)
+        : function(std::move(the_function)), all(std::move(the_others)) {
+      all->insert(this);
+    }
+    ~Callback() { all->erase(this); }
+    Callback(const Callback&) = delete;
+    Callback& operator=(const Callback&) = delete;
+
+    nb::object function;
+    std::shared_ptr<Callbacks> all;
   };
-}
+
+  static std::shared_ptr<Callbacks> Of(PyObject* self) {
+    return nb::inst_ptr<CollectedArena>(self)->callbacks_;
+  }
+
+  // Shared: the base class, with its tensors' callbacks, is destroyed last.
+  std::shared_ptr<Callbacks> callbacks_ = std::make_shared<Callbacks>();
+};
+
+PyType_Slot kCollected[] = {
+    {Py_tp_traverse, reinterpret_cast<void*>(CollectedArena::Traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(CollectedArena::Clear)},
+    {0, nullptr},
+};
 
 }  // namespace
 
 void BindOnlineArena(nb::module_& m) {
   nb::exception<ArenaExhausted>(m, "ArenaExhausted", PyExc_MemoryError);
-  nb::class_<OnlineArena>(m, "OnlineArena", R"(
+  nb::class_<CollectedArena>(m, "OnlineArena", nb::type_slots(kCollected), R"(
 One contiguous buffer for tensors of a program whose graph is not known ahead.
 
 When there is no room, the cheapest run of neighbouring tensors makes it: their
@@ -62,7 +121,7 @@ cheap_density : float
 )")
       .def(
           "__init__",
-          [](OnlineArena* arena, Bytes capacity, Bytes alignment,
+          [](CollectedArena* arena, Bytes capacity, Bytes alignment,
              double cheap_density) {
             CheckAlignment("OnlineArena", alignment);
             if (capacity < 0) {
@@ -71,22 +130,22 @@ cheap_density : float
                    std::to_string(capacity))
                       .c_str());
             }
-            new (arena) OnlineArena(
-                capacity,
-                {.alignment = alignment, .cheap_density = cheap_density});
+            new (arena) CollectedArena(
+                capacity, OnlineArena::Options{.alignment = alignment,
+                                               .cheap_density = cheap_density});
           },
           nb::arg("capacity"), nb::kw_only(), nb::arg("alignment") = 64,
           nb::arg("cheap_density") = 0.0)
       .def(
           "allocate",
-          [](nb::handle_t<OnlineArena> self, Bytes bytes, Seconds seconds,
+          [](CollectedArena& arena, Bytes bytes, Seconds seconds,
              std::vector<Handle> inputs, nb::object recompute,
              std::optional<Handle> take_over) {
-            return nb::cast<OnlineArena&>(self).Allocate(
+            return arena.Allocate(
                 {.bytes = bytes,
                  .seconds = seconds,
                  .inputs = std::move(inputs),
-                 .recompute = ToRecompute(std::move(recompute), self),
+                 .recompute = arena.ToRecompute(std::move(recompute)),
                  .take_over = take_over.value_or(kNone)});
           },
           nb::arg("bytes"), nb::kw_only(), nb::arg("seconds") = 0.0,
@@ -122,31 +181,31 @@ ArenaExhausted
 )")
       .def(
           "touch",
-          [](nb::handle_t<OnlineArena> self, Handle tensor) {
-            return View(nb::cast<OnlineArena&>(self).Touch(tensor), self);
+          [](nb::handle_t<CollectedArena> self, Handle tensor) {
+            return View(nb::cast<CollectedArena&>(self).Touch(tensor), self);
           },
           nb::arg("tensor"),
           "The tensor's memory, recomputed if it was evicted. Valid until the "
           "next call that may evict: `pin` it to keep it longer.")
       .def(
           "pin",
-          [](nb::handle_t<OnlineArena> self, Handle tensor) {
-            return View(nb::cast<OnlineArena&>(self).Pin(tensor), self);
+          [](nb::handle_t<CollectedArena> self, Handle tensor) {
+            return View(nb::cast<CollectedArena&>(self).Pin(tensor), self);
           },
           nb::arg("tensor"),
           "As `touch`; the tensor stays where it is until it is unpinned as "
           "often as it was pinned.")
-      .def("unpin", &OnlineArena::Unpin, nb::arg("tensor"))
-      .def("evict", &OnlineArena::Evict, nb::arg("tensor"),
+      .def("unpin", &CollectedArena::Unpin, nb::arg("tensor"))
+      .def("evict", &CollectedArena::Evict, nb::arg("tensor"),
            "Free its memory now; it is recomputed when it is touched again.")
-      .def("release", &OnlineArena::Release, nb::arg("tensor"),
+      .def("release", &CollectedArena::Release, nb::arg("tensor"),
            "The program will not touch it again. Its memory is free at once, "
            "unless it has no `recompute` and another tensor may be recomputed "
            "from it.")
-      .def("is_resident", &OnlineArena::IsResident, nb::arg("tensor"))
+      .def("is_resident", &CollectedArena::IsResident, nb::arg("tensor"))
       .def(
           "offset",
-          [](const OnlineArena& arena, Handle tensor) -> std::optional<Offset> {
+          [](const CollectedArena& arena, Handle tensor) -> std::optional<Offset> {
             const Offset offset = arena.OffsetOf(tensor);
             if (offset == kNone) return std::nullopt;
             return offset;
@@ -154,39 +213,39 @@ ArenaExhausted
           nb::arg("tensor"), "Where it lies; None if it is not resident.")
       .def(
           "check_invariants",
-          [](const OnlineArena& arena) {
+          [](const CollectedArena& arena) {
             const auto wrong = arena.CheckInvariants();
             if (wrong) throw std::runtime_error("OnlineArena: " + *wrong);
           },
           "Raises `RuntimeError` saying what is wrong with the books.")
       .def_prop_ro(
           "memory",
-          [](nb::handle_t<OnlineArena> self) {
-            return View(nb::cast<OnlineArena&>(self).memory(), self);
+          [](nb::handle_t<CollectedArena> self) {
+            return View(nb::cast<CollectedArena&>(self).memory(), self);
           },
           "All of the arena as an array of bytes, with whatever is in it.")
       .def_prop_ro("capacity",
-                   [](const OnlineArena& a) { return a.pool().capacity(); })
+                   [](const CollectedArena& a) { return a.pool().capacity(); })
       .def_prop_ro("free_bytes",
-                   [](const OnlineArena& a) { return a.pool().free_bytes(); })
+                   [](const CollectedArena& a) { return a.pool().free_bytes(); })
       .def_prop_ro(
           "largest_free_bytes",
-          [](const OnlineArena& a) { return a.pool().largest_free_bytes(); })
+          [](const CollectedArena& a) { return a.pool().largest_free_bytes(); })
       .def_prop_ro("peak_bytes",
-                   [](const OnlineArena& a) { return a.pool().peak_bytes(); })
+                   [](const CollectedArena& a) { return a.pool().peak_bytes(); })
       .def_prop_ro("evictions",
-                   [](const OnlineArena& a) { return a.counts().evictions; },
+                   [](const CollectedArena& a) { return a.counts().evictions; },
                    "How many tensors were evicted to make room.")
       .def_prop_ro(
           "recomputations",
-          [](const OnlineArena& a) { return a.counts().recomputations; })
+          [](const CollectedArena& a) { return a.counts().recomputations; })
       .def_prop_ro("recomputed_seconds",
-                   [](const OnlineArena& a) {
+                   [](const CollectedArena& a) {
                      return a.counts().recomputed_seconds;
                    })
-      .def_prop_ro("clock", &OnlineArena::clock,
+      .def_prop_ro("clock", &CollectedArena::clock,
                    "Seconds of everything made so far.")
-      .def("__repr__", [](const OnlineArena& a) {
+      .def("__repr__", [](const CollectedArena& a) {
         return "OnlineArena(" + std::to_string(a.pool().capacity()) +
                " bytes, " + std::to_string(a.pool().free_bytes()) + " free, " +
                std::to_string(a.counts().evictions) + " evictions, " +

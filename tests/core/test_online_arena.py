@@ -1,6 +1,7 @@
 """The online arena: a state machine with patterns, and whole schedules replayed."""
 
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -398,6 +399,19 @@ def test_a_recomputation_must_not_use_the_arena():
     with pytest.raises(ValueError, match="while a tensor is recomputed"):
         arena.touch(second)
     arena.check_invariants()
+
+
+def test_a_recomputation_that_refers_to_its_arena_is_collected():
+    class Owner:
+        pass
+
+    owner = Owner()
+    owner.arena = OnlineArena(1024)
+    owner.arena.allocate(64, recompute=lambda value: owner.arena)
+    gone = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert gone() is None
 
 
 def test_views_keep_the_arena_alive():
