@@ -1,8 +1,8 @@
 """Running a step with an arena: one buffer, handed from call to call.
 
-The rewritten program makes its arena itself (`coop_empty_arena`), as it has to under an
-outer `jit`. Called directly, the arena is an argument instead, donated, and comes back as
-a result: it is allocated once. Calls from several threads at a time have one each.
+The rewritten program makes its arena itself (`coop_empty_arena`), as what is lowered has
+to, whose arguments are the step's. Called, the arena is an argument, donated, and comes
+back as a result: it is allocated once. Calls from several threads have one each.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from coop_jax.placement import fence_equation
 from coop_jax.program import Program
 from coop_jax.trace import CHECKPOINTS, flatten
 
-_BARRIERS = ("coop_fence", "optimization_barrier")
+_BARRIERS = ("coop_fence", "coop_after", "optimization_barrier")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,7 +68,8 @@ def executed(closed: Any, donated: tuple[bool, ...]) -> Executed:
     for eqn in program.eqns:
         invars = [read(v) for v in eqn.invars]
         if eqn.primitive.name in _BARRIERS:
-            same.update(zip(eqn.outvars, invars, strict=True))
+            # What only has to be there first gives no result.
+            same.update(zip(eqn.outvars, invars, strict=False))
             continue
         total_flops += flops(eqn)
         eqn = eqn.replace(invars=invars)

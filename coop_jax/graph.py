@@ -59,6 +59,8 @@ class StepGraph:
         in_pool_bytes: bytes every tensor takes in the pool (0: outside of it).
         core: the same graph for the C++ planner.
         flops: floating point operations of every operation.
+        overwritten_by: the donated inputs whose memory an operation's results take over,
+            by operation.
         index_of: tensor index by variable.
     """
 
@@ -70,6 +72,7 @@ class StepGraph:
     in_pool_bytes: tuple[int, ...]
     core: Any
     flops: tuple[int, ...]
+    overwritten_by: dict[int, tuple[int, ...]]
     index_of: dict[Any, int]
 
     def equation(self, operation: int) -> Any:
@@ -149,6 +152,7 @@ def build_graph(
         in_pool_bytes=in_pool,
         core=core,
         flops=tuple(sum(flops(eqns[i]) for i in op.equations) for op in operations),
+        overwritten_by=_by_operation(_overwrites(program, operations, tensors, external)),
         index_of={v: i for i, v in enumerate(tensors)},
     )
 
@@ -305,6 +309,13 @@ def _is_read_by_element(body, operand) -> bool:
             return False
         depends.update(made)
     return True
+
+
+def _by_operation(overwrites: np.ndarray) -> dict[int, tuple[int, ...]]:
+    found: dict[int, tuple[int, ...]] = defaultdict(tuple)
+    for op, old, _ in overwrites.tolist():
+        found[op] += (old,)
+    return dict(found)
 
 
 def _overwrites(program, operations, tensors, external) -> np.ndarray:

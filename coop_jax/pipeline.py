@@ -320,14 +320,12 @@ def compile_both(traced: TracedStep) -> tuple[Any, int, Any]:
 
 
 def predict_step(
-    traced: TracedStep,
-    budget: int | str,
-    planner: str | PlanOptions,
-    placing: Placing = XLA_PLACES,
+    traced: TracedStep, budget: int | str, planner: str | PlanOptions
 ) -> Callable:
     """The rewritten step as a function, from the prediction alone.
 
-    For tracing under an outer transformation, where nothing can be compiled.
+    For tracing under an outer transformation, where nothing can be compiled. XLA places
+    the tensors: an arena can be neither batched nor differentiated.
     """
     device = _compat.default_device()
     target = target_of(device)
@@ -339,7 +337,7 @@ def predict_step(
     budget_bytes = resolve_budget(budget, unmodified, device)
     if unmodified <= budget_bytes:
         return traced.function(program)
-    placement = placing.placement(program, device)
+    placement = XLA_PLACES.placement(program, device)
     search = BudgetSearch(
         graphs, options, fixed_bytes, placement, traced.compile, lambda line: None
     )

@@ -54,7 +54,10 @@ class XlaPlacement:
 
     def realize(self, graph: StepGraph, schedule: Schedule) -> Realization:
         segments = cut(graph, schedule, fence_free_inputs=self._fence_free_inputs)
-        return Realization(segments, rewrite(graph, segments, self._shared_zeros))
+        program = rewrite(
+            graph, segments, self._shared_zeros, orders_updates=self._fence_free_inputs
+        )
+        return Realization(segments, program)
 
 
 class ArenaPlacement(XlaPlacement):
@@ -87,7 +90,14 @@ class ArenaPlacement(XlaPlacement):
 
     def realize(self, graph: StepGraph, schedule: Schedule) -> Realization:
         segments, arena = self._planned(graph, schedule)
-        program = rewrite(graph, segments, self._shared_zeros, arena, self._books)
+        program = rewrite(
+            graph,
+            segments,
+            self._shared_zeros,
+            arena,
+            self._books,
+            orders_updates=self._fence_free_inputs,
+        )
         return Realization(segments, program, arena)
 
     def _planned(

@@ -69,6 +69,7 @@ def remat_train_step(
             one CPU or NVIDIA GPU: those that wait long lie in one contiguous buffer, at
             the plan's offsets, between being stored and being brought back by a custom
             call. The buffer is allocated at the first call and kept for the later ones.
+            Under an outer transformation it is `"xla"` all the same.
         arena_debug: whether these calls keep books: each checks that what it brings back
             is what was stored, fills what is free with a pattern, and fails naming tensor,
             offset and boundary; `arena_stats()` tells what they did. Default: the
@@ -251,7 +252,7 @@ class RematTrainStep:
 
     def _predicted(self, args: tuple, kwargs: dict) -> Callable:
         traced = self._trace(args, kwargs)
-        return predict_step(traced, self.budget, self._planner, self._placing())
+        return predict_step(traced, self.budget, self._planner)
 
     def _placing(self) -> Placing:
         return Placing(self._placement, new_books() if self._keeps_books else None)

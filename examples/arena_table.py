@@ -19,7 +19,6 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import budget_table
-import jax
 import side_by_side
 from budget_table import markdown, progress
 from compare.networks import NETWORKS

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "ffi/after.h"
 #include "ffi/checked_exchange.h"
 #include "ffi/exchange.h"
 #include "ffi/exchange_cpu.h"
@@ -41,13 +42,15 @@ nb::typed<nb::dict, nb::str, Handlers> Registrations() {
   cpu[coop::kCheckedExchangeTarget] = Encapsulate(coop::CheckedExchangeCpu);
   cpu[coop::kEmptyArenaTarget] = Encapsulate(coop::EmptyArenaCpu);
   platforms["cpu"] = cpu;
-#ifdef COOP_HAS_CUDA
   nb::dict cuda;
+  // Touches no memory, so it needs no CUDA to be built.
+  cuda[coop::kAfterTarget] = Encapsulate(coop::After);
+#ifdef COOP_HAS_CUDA
   cuda[coop::kExchangeTarget] = Encapsulate(coop::ExchangeCuda);
   cuda[coop::kCheckedExchangeTarget] = Encapsulate(coop::CheckedExchangeCuda);
   cuda[coop::kEmptyArenaTarget] = Encapsulate(coop::EmptyArenaCuda);
-  platforms["CUDA"] = cuda;
 #endif
+  platforms["CUDA"] = cuda;
   return platforms;
 }
 
@@ -65,6 +68,6 @@ NB_MODULE(_ext, m) {
   m.attr("has_cuda") = kHasCuda;
   m.def("registrations", &Registrations,
         "The XLA FFI handlers of this build: platform to custom-call target "
-        "name to capsule, ready for `jax.ffi.register_ffi_target`. \"CUDA\" is "
-        "there if `has_cuda`.");
+        "name to capsule, ready for `jax.ffi.register_ffi_target`. Those of "
+        "\"CUDA\" that copy are there if `has_cuda`.");
 }

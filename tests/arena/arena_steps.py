@@ -1,0 +1,62 @@
+"""A step in an arena, planned once, that tests may tamper with."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+from steps import compiled_graph, mlp_arguments, mlp_step, traced
+
+from coop_jax.arena import ArenaPlan, plan_arena
+from coop_jax.arena_stats import new_books
+from coop_jax.graph import StepGraph
+from coop_jax.pipeline import TracedStep
+from coop_jax.plan import PlanOptions, plan_pool, unconstrained
+from coop_jax.rewrite import rewrite
+from coop_jax.segments import Segment
+from coop_jax.targets import Target
+
+# Bandwidth for nothing: whatever waits is worth its copies.
+EAGER = Target("eager", "cpu", {32: 1e11, 16: 1e11}, 1e16, 64)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StepInArena:
+    step: TracedStep
+    graph: StepGraph
+    schedule: Any
+    segments: list[Segment]
+    plan: ArenaPlan
+
+    def compiled(self, plan: ArenaPlan | None = None, books: int | None = None) -> Any:
+        """With another plan than its own, if given."""
+        plan = self.plan if plan is None else plan
+        program = rewrite(self.graph, self.segments, arena=plan, books=books)
+        return self.step.compile(program)
+
+    def run(self, plan: ArenaPlan | None = None, books: int | None = None) -> Any:
+        return jax.block_until_ready(self.compiled(plan, books)(*self.step.args))
+
+    def checked(self, plan: ArenaPlan | None = None) -> Any:
+        """Run with books of its own."""
+        return self.run(plan, new_books())
+
+    def moved(self, number: int, **change: Any) -> ArenaPlan:
+        """Its plan with one stay changed."""
+        stays = list(self.plan.stays)
+        stays[number] = dataclasses.replace(stays[number], **change)
+        return dataclasses.replace(self.plan, stays=tuple(stays))
+
+
+@functools.cache
+def step_in_arena(percent: int = 50, dtype: str = "float32") -> StepInArena:
+    """An MLP's step at a part of what it keeps alive."""
+    step = traced(mlp_step, *mlp_arguments(dtype=dtype))
+    graph = compiled_graph(step)
+    options = PlanOptions(policy="search", limits_live_bytes=True)
+    largest = unconstrained(graph, options).statistics.max_live_bytes
+    schedule = plan_pool(graph, largest * percent // 100, options)
+    segments, plan = plan_arena(graph, schedule, EAGER, fence_free_inputs=False)
+    return StepInArena(step, graph, schedule, segments, plan)

@@ -1,0 +1,233 @@
+"""Faults: what goes wrong in an arena is said, with tensor, offset and boundary."""
+
+import concurrent.futures
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from arena.arena_steps import step_in_arena
+from ffi.exchanges import bytes_of
+from steps import assert_trees_equal, mlp_arguments, mlp_step
+
+import coop_jax
+from coop_jax.arena import Stay
+from coop_jax.exchange import Exchange, arena_aval, empty_arena, exchange_p
+
+ERROR = jax.errors.JaxRuntimeError
+
+
+def test_the_tampered_step_is_right_before_it_is_tampered_with():
+    made = step_in_arena()
+    assert len(made.plan.stays) >= 4
+    assert_trees_equal(made.checked(), jax.jit(mlp_step)(*made.step.args))
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_an_arena_that_is_too_small(checked):
+    made = step_in_arena()
+    top = max(made.plan.stays, key=lambda s: s.offset + s.num_bytes)
+    small = dataclasses.replace(made.plan, arena_bytes=made.plan.arena_bytes - 64)
+    with pytest.raises(
+        ERROR,
+        match=rf"store \d+ at offset {top.offset} of {top.num_bytes} bytes ends beyond "
+        rf"the arena of {small.arena_bytes} bytes",
+    ):
+        made.checked(small) if checked else made.run(small)
+
+
+def test_a_wrong_offset_where_something_lives():
+    made = step_in_arena()
+    first = made.plan.stays[0]
+    number, other = next(
+        (i, s)
+        for i, s in enumerate(made.plan.stays)
+        if first.stored_at < s.stored_at < first.loaded_at
+    )
+    with pytest.raises(
+        ERROR,
+        match=rf"at boundary {other.stored_at}, store of tensor {other.tensor} \(`.*` at "
+        rf".*\) at \[{first.offset}, .*\): tensor {first.tensor} \(`.*` at .*\) lives at "
+        rf"\[{first.offset}, {first.offset + first.num_bytes}\) since boundary "
+        rf"{first.stored_at}",
+    ):
+        made.checked(made.moved(number, offset=first.offset))
+
+
+def test_a_load_from_a_wrong_offset():
+    """What is stored in one place and sought in another."""
+    made = step_in_arena()
+    stay = made.plan.stays[0]
+
+    class Elsewhere(type(made.plan)):
+        def loaded_at(self, boundary):
+            return [
+                dataclasses.replace(s, offset=s.offset + 64) if s == stay else s
+                for s in super().loaded_at(boundary)
+            ]
+
+    fields = {f.name: getattr(made.plan, f.name) for f in dataclasses.fields(made.plan)}
+    fields["arena_bytes"] += 64
+    with pytest.raises(
+        ERROR,
+        match=rf"at boundary {stay.loaded_at}, load of tensor {stay.tensor} \(.*\) at "
+        rf"\[{stay.offset + 64}, .*\): tensor {stay.tensor} \(.*\) lives at "
+        rf"\[{stay.offset}, ",
+    ):
+        made.checked(Elsewhere(**fields))
+
+
+def test_a_load_of_what_is_not_there():
+    """It left at its first load; a second finds nothing."""
+    made = step_in_arena()
+    stay = max(made.plan.stays, key=lambda s: s.loaded_at - s.stored_at)
+
+    class Twice(type(made.plan)):
+        def loaded_at(self, boundary):
+            early = [stay] if boundary == stay.loaded_at - 1 else []
+            return early + super().loaded_at(boundary)
+
+    fields = {f.name: getattr(made.plan, f.name) for f in dataclasses.fields(made.plan)}
+    with pytest.raises(
+        ERROR,
+        match=rf"at boundary {stay.loaded_at}, load of tensor {stay.tensor} \(.*\) at "
+        rf"\[{stay.offset}, .*\): (nothing|tensor)",
+    ):
+        made.checked(Twice(**fields))
+
+
+def test_a_value_that_nothing_brings_back():
+    made = step_in_arena()
+    stay = made.plan.stays[-1]
+
+    class Forgetful(type(made.plan)):
+        def stored_at(self, boundary):
+            more = boundary == self.last_boundary
+            lost = dataclasses.replace(stay, offset=self.arena_bytes - stay.num_bytes)
+            return super().stored_at(boundary) + ([lost] if more else [])
+
+    fields = {f.name: getattr(made.plan, f.name) for f in dataclasses.fields(made.plan)}
+    fields["arena_bytes"] += stay.num_bytes
+    with pytest.raises(ERROR, match="after the last boundary .* nothing brings it back"):
+        made.checked(Forgetful(**fields))
+
+
+def exchange(arena, stores=(), loads=(), values=(), loaded=(), **kwargs):
+    what = Exchange(
+        boundary=kwargs.pop("boundary", 1),
+        stores=tuple(stores),
+        loads=tuple(loads),
+        is_first=kwargs.pop("is_first", False),
+        is_last=kwargs.pop("is_last", False),
+        books=77,
+        names=tuple(f"value {s.tensor}" for s in (*stores, *loads)),
+    )
+    return exchange_p.bind(arena, *values, what=what, loaded=tuple(loaded))
+
+
+STAY = Stay(tensor=5, num_bytes=256, stored_at=1, loaded_at=2, offset=128)
+VALUE = jnp.arange(64, dtype=jnp.float32)
+
+
+def stored_then(change):
+    """Store a value, change the arena behind the books' back, load it."""
+
+    @jax.jit
+    def step(x):
+        arena = empty_arena(arena_aval(1024))
+        [arena] = exchange(arena, [STAY], values=[x], is_first=True)
+        arena = change(arena)
+        _, loaded = exchange(
+            arena, loads=[STAY], loaded=[jax.typeof(x)], boundary=2, is_last=True
+        )
+        return loaded
+
+    return jax.block_until_ready(step(VALUE))
+
+
+def test_an_exchange_by_itself():
+    assert bytes_of(stored_then(lambda arena: arena)).tobytes() == bytes_of(VALUE).tobytes()
+
+
+def test_an_arena_that_was_written_to():
+    with pytest.raises(
+        ERROR,
+        match=r"at boundary 2, load of tensor 5 \(value 5\) at \[128, 384\): (its bytes are "
+        r"not those that were stored at boundary 1|.*this is not the arena)|this is not "
+        r"the arena of the boundary before",
+    ):
+        stored_then(lambda arena: arena.at[130].add(1))
+
+
+def test_an_arena_that_was_copied():
+    """XLA has to keep the first one for what reads it afterwards."""
+
+    @jax.jit
+    def step(x):
+        arena = empty_arena(arena_aval(1024))
+        [first] = exchange(arena, [STAY], values=[x], is_first=True)
+        _, loaded = exchange(
+            first, loads=[STAY], loaded=[jax.typeof(x)], boundary=2, is_last=True
+        )
+        return loaded, first[:4]
+
+    with pytest.raises(
+        ERROR, match="the arena is copied, not aliased|this is not the arena"
+    ):
+        jax.block_until_ready(step(VALUE))
+
+
+def test_without_books_a_copied_arena_gives_the_same_results():
+    made = step_in_arena()
+    program = made.compiled()
+    kept = program._make()
+    before = np.asarray(kept)  # The caller's view of it: it can't be overwritten.
+    arena, results = program.compiled(kept, *made.step.args)
+    del arena
+    assert_trees_equal(results, jax.jit(mlp_step)(*made.step.args))
+    del before
+
+
+def arena_step(fn=mlp_step, **options):
+    return coop_jax.remat_train_step(fn, budget="60%", placement="arena", **options)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_threads_that_call_the_same_step(debug):
+    weights, x = mlp_arguments()
+    step = arena_step(arena_debug=debug)
+    inputs = [x * (1 + k) for k in range(8)]
+    want = [jax.jit(mlp_step)(weights, x) for x in inputs]
+    step.plan(weights, x)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(lambda x: step(weights, x), inputs * 3))
+    for results, wanted in zip(got, want * 3, strict=True):
+        assert_trees_equal(results, wanted)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_step_that_fails_half_way(debug):
+    """Its arena is lost; the next call makes another."""
+    fails = False
+
+    def check(x):
+        if fails:
+            raise RuntimeError("the loss is not finite")
+        return x
+
+    def step(weights, x):
+        new_weights, value = mlp_step(weights, x)
+        shape = jax.ShapeDtypeStruct(value.shape, value.dtype)
+        value = jax.pure_callback(check, shape, value)
+        return jax.tree.map(lambda w: w + 0 * value, new_weights), value
+
+    weights, x = mlp_arguments()
+    planned = arena_step(step, arena_debug=debug)
+    want = jax.jit(step)(weights, x)
+    assert_trees_equal(planned(weights, x), want)
+    fails = True
+    with pytest.raises(Exception, match="the loss is not finite"):
+        jax.block_until_ready(planned(weights, x))
+    fails = False
+    assert_trees_equal(planned(weights, x), want)
