@@ -133,11 +133,28 @@ class TracedStep:
 
     def device(self) -> Any:
         """One of the devices the step runs on."""
-        for leaf in jax.tree.leaves(self.drop_static(self.args, self.kwargs)):
-            sharding = getattr(leaf, "sharding", None)
-            if sharding is not None and not _compat.is_traced([leaf]):
-                return min(sharding.device_set, key=lambda d: d.id)
-        return _compat.default_device()
+        devices = next(self._device_sets(), None)
+        if devices is None:
+            return _compat.default_device()
+        return min(devices, key=lambda d: d.id)
+
+    def num_devices(self) -> int:
+        """How many devices its arguments lie on, or are to lie on."""
+        return max(map(len, self._device_sets()), default=1)
+
+    def _device_sets(self) -> Iterator[set[Any]]:
+        leaves = jax.tree.leaves(self.drop_static(self.args, self.kwargs))
+        for leaf in leaves:
+            if not _compat.is_traced([leaf]):
+                yield from _device_set(getattr(leaf, "sharding", None))
+        for name in ("in_shardings", "out_shardings"):
+            for sharding in jax.tree.leaves(self.jit_options.get(name)):
+                yield from _device_set(sharding)
+
+
+def _device_set(sharding: Any) -> Iterator[set[Any]]:
+    if isinstance(sharding, jax.sharding.Sharding):
+        yield sharding.device_set
 
 
 @contextlib.contextmanager
@@ -155,10 +172,20 @@ class Placing:
     name: str = "xla"
     books: int | None = None
 
-    def placement(self, program: Program, device: Any) -> XlaPlacement:
-        if self.name == "arena":
-            return ArenaPlacement(program, device.platform, target_of(device), self.books)
-        return XlaPlacement(program, device.platform)
+    def placement(self, traced: TracedStep) -> XlaPlacement:
+        """The placement for a step, which an arena can only have on one device."""
+        device = traced.device()
+        if self.name != "arena":
+            return XlaPlacement(traced.program, device.platform)
+        if traced.num_devices() > 1:
+            raise ValueError(
+                '`remat_train_step(placement="arena")` is for steps on one device. Got '
+                f'arguments over {traced.num_devices()}: use `placement="xla"`, which '
+                "plans what each device keeps."
+            )
+        return ArenaPlacement(
+            traced.program, device.platform, target_of(device), self.books
+        )
 
 
 XLA_PLACES = Placing()
@@ -180,10 +207,12 @@ class FittedStep:
 
     def arena_stats(self) -> ArenaStats:
         """What the last call of this step did in its arena."""
-        if self.plan.arena is None or self.books is None:
+        arena = self.plan.arena
+        if arena is None or not arena.stays:
             return planned_stats(NO_ARENA)
+        assert self.books is not None, "asked of steps that keep books"
         self.compiled.wait()
-        stats = recorded_stats(self.plan.arena, self.books)
+        stats = recorded_stats(arena, self.books)
         assert stats is not None, "the step was called, so its exchanges ran"
         return stats
 
@@ -252,7 +281,7 @@ def _search(
     options = planner_options(planner, target.alignment_bytes)
     graphs = _graphs(traced.program, materialization, target, options)
     log(f"graph: {graphs[0]}")
-    placement = placing.placement(traced.program, device)
+    placement = placing.placement(traced)
     return BudgetSearch(graphs, options, fixed_bytes, placement, traced.compile, log)
 
 
@@ -294,7 +323,7 @@ def placed_otherwise(
     """
     chosen = fitted.candidate
     assert chosen is not None, "the step was left as it is: there is no schedule"
-    placement = placing.placement(traced.program, traced.device())
+    placement = placing.placement(traced)
     realized = placement.realize(chosen.graph, chosen.schedule)
     return traced.compile(realized.program), realized.arena
 
@@ -337,7 +366,7 @@ def predict_step(
     budget_bytes = resolve_budget(budget, unmodified, device)
     if unmodified <= budget_bytes:
         return traced.function(program)
-    placement = XLA_PLACES.placement(program, device)
+    placement = XLA_PLACES.placement(traced)
     search = BudgetSearch(
         graphs, options, fixed_bytes, placement, traced.compile, lambda line: None
     )

@@ -102,7 +102,8 @@ def both(
     )
     fitted = fit_step(traced, budget, "search", progress)
     compiled, arena = placed_otherwise(traced, fitted, Placing("arena"))
-    assert arena is not None and arena.stays, "nothing is worth an arena"
+    assert arena is not None
+    assert arena.stays, "nothing is worth an arena"
     before = fitted.plan.measured_bytes
     assert before is not None
     after = memory_figures(compiled).total_bytes

@@ -407,7 +407,7 @@ def test_a_recomputation_that_refers_to_its_arena_is_collected():
 
     owner = Owner()
     owner.arena = OnlineArena(1024)
-    owner.arena.allocate(64, recompute=lambda value: owner.arena)
+    owner.arena.allocate(64, recompute=lambda value, owner=owner: owner.arena)
     gone = weakref.ref(owner)
     del owner
     gc.collect()

@@ -22,11 +22,11 @@ needs_tools = pytest.mark.skipif(
 
 def test_platforms_of_the_build():
     registrations = _ext.registrations()
-    assert set(registrations["cpu"]) == {"coop_fence", "coop_exchange"}
-    assert "coop_after" in registrations["CUDA"]  # which needs no CUDA to be built
-    assert ("coop_exchange" in registrations["CUDA"]) == _ext.has_cuda
-    if _ext.has_cuda:
-        assert set(registrations["CUDA"]) == {"coop_exchange"}
+    arena = {"coop_exchange", "coop_checked_exchange", "coop_empty_arena"}
+    assert set(registrations["cpu"]) == {"coop_fence", *arena}
+    # It copies nothing, so it needs no CUDA to be built.
+    anywhere = {"coop_after"}
+    assert set(registrations["CUDA"]) == anywhere | (arena if _ext.has_cuda else set())
 
 
 @needs_tools
