@@ -8,6 +8,7 @@ import importlib.metadata
 
 from coop_jax._ext import ArenaExhausted as ArenaExhausted
 from coop_jax._ext import OnlineArena as OnlineArena
+from coop_jax.arena_stats import ArenaStats as ArenaStats
 from coop_jax.compare import compare as compare
 from coop_jax.comparison import Comparison as Comparison
 from coop_jax.comparison import Row as Row

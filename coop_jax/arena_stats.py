@@ -79,6 +79,17 @@ class ArenaStats:
         free, largest = occupancy[:, 2], occupancy[:, 3]
         return 1 - np.divide(largest, free, out=np.ones(len(free)), where=free > 0)
 
+    def plot(self, path: str | os.PathLike[str], title: str | None = None) -> None:
+        """Save a picture of the address map; needs matplotlib.
+
+        Arguments:
+            path: of the file; its ending says the format.
+            title: of the picture.
+        """
+        from coop_jax import arena_picture
+
+        arena_picture.plot(self, path, title)
+
     def __str__(self) -> str:
         occupancy = self.occupancy()
         lines = [

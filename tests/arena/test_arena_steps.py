@@ -112,6 +112,15 @@ def test_occupancy_and_fragmentation_by_brute_force():
         assert fragmentation == pytest.approx(1 - largest / free if free else 0)
 
 
+def test_the_picture_of_a_run_is_that_of_its_plan(tmp_path):
+    made = step_in_arena()
+    books = new_books()
+    made.run(books=books)
+    recorded_stats(made.plan, books).plot(tmp_path / "run.png")
+    planned_stats(made.plan).plot(tmp_path / "plan.png")
+    assert (tmp_path / "run.png").read_bytes() == (tmp_path / "plan.png").read_bytes()
+
+
 def test_it_prints():
     weights, x = mlp_arguments()
     step = arena_step(mlp_step, arena_debug=True)
