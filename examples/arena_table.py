@@ -114,7 +114,7 @@ def row_of_target(name: str, target: str, budget: str) -> list[str]:
     step = NETWORKS[name].step(target)
     arguments = topology.placed(step.args, topology.named_device(target))
     _, _, cells = both(step.step, arguments, budget, donate_argnums=DONATED)
-    return [name, budget, *cells, "", ""]
+    return [f"{name}, {target}", budget, *cells, "", ""]
 
 
 def both(

@@ -1,21 +1,17 @@
 """Steps with an arena: same losses, the planned addresses, one allocation."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from arena.arena_steps import step_in_arena
+from models import convnet_problem, mixer_problem, transformer_problem
 from steps import assert_trees_equal, mlp_arguments, mlp_step
 
 import coop_jax
 from coop_jax import _ext
 from coop_jax.arena_stats import new_books, planned_stats, recorded_stats
 from coop_jax.measure import memory_figures
-
-sys.path.insert(0, "examples")
-from models import convnet_problem, mixer_problem, transformer_problem
 
 PROBLEMS = {
     "transformer": lambda dtype: transformer_problem(
