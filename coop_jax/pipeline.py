@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
-import functools
-import warnings
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from coop_jax import _compat, materialize
+from coop_jax import _compat, _ext, materialize
 from coop_jax.arena import NO_ARENA, ArenaPlan
-from coop_jax.arena_run import (
-    StepWithArena,
-    carried,
-    carried_jit_options,
-    has_arena,
-    with_arena_parameter,
-)
+from coop_jax.arena_run import StepWithArena
 from coop_jax.arena_stats import ArenaStats, planned_stats, recorded_stats
 from coop_jax.budget import format_bytes, resolve_budget
 from coop_jax.costs import aval_bytes, flops
-from coop_jax.exchange import empty_arena
 from coop_jax.graph import StepGraph, build_graph
 from coop_jax.measure import compile_measured, memory_figures
 from coop_jax.plan import PlanOptions, needed_bytes, planner_options, unconstrained
@@ -32,136 +23,13 @@ from coop_jax.program import Program
 from coop_jax.realize import ArenaPlacement, XlaPlacement
 from coop_jax.report import Plan, planned_plan, unmodified_plan
 from coop_jax.targets import Target, target_of
-from coop_jax.trace import flatten
+from coop_jax.traced_step import TracedStep
 from coop_jax.verify import BudgetSearch, Candidate, Measured
 
 # What XLA's temporaries take beyond the buffers it lists counts as fixed up to this part.
 _MOST_UNLISTED = 10
 # Compilations before any plan: the step as written, and the one that says what is stored.
 _OF_UNMODIFIED = 2
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class TracedStep:
-    """A traced step: its flat program, and how to jit another program in its place.
-
-    Attributes:
-        program: the flat program.
-        fn: the function as given.
-        args, kwargs: the arguments it was traced for.
-        jit_options: as given to `jax.jit`.
-        out_tree: tree of the results.
-        drop_static: separates the dynamic arguments.
-    """
-
-    program: Program
-    fn: Callable
-    args: tuple
-    kwargs: dict
-    jit_options: dict[str, Any]
-    out_tree: Any
-    drop_static: Callable[[tuple, dict], tuple[tuple, dict]]
-
-    @staticmethod
-    def trace(fn, jit_options, args, kwargs, drop_static) -> TracedStep:
-        jit_options = dict(jit_options)
-        is_jitted = hasattr(fn, "trace") and hasattr(fn, "lower")
-        if is_jitted and not jit_options:
-            traced = fn.trace(*args, **kwargs)
-            jit_options = _donation(traced, args)
-        else:
-            traced = jax.jit(fn, **jit_options).trace(*args, **kwargs)
-        infos = jax.tree.leaves(
-            traced.args_info, is_leaf=lambda x: isinstance(x, jax.stages.ArgInfo)
-        )
-        return TracedStep(
-            program=flatten(traced.jaxpr, [info.donated for info in infos]),
-            fn=fn,
-            args=args,
-            kwargs=kwargs,
-            jit_options=jit_options,
-            out_tree=jax.tree.structure(traced.out_info),
-            drop_static=drop_static,
-        )
-
-    def function(self, program: Program) -> Callable:
-        """A program as a function with the step's own signature."""
-        run = _compat.jaxpr_as_fun(program.to_jaxpr())
-
-        def step(*args, **kwargs):
-            leaves = jax.tree.leaves(self.drop_static(args, kwargs))
-            return jax.tree.unflatten(self.out_tree, run(*leaves))
-
-        return functools.wraps(self.fn)(step)
-
-    def jit(self, program: Program) -> Any:
-        return jax.jit(self.function(program), **self.jit_options)
-
-    def carrying(self, program: Program) -> StepWithArena:
-        """A program with an arena, compiled to get it as an argument."""
-        arena = program.eqns[0].outvars[0].aval
-        run = _compat.jaxpr_as_fun(carried(program).to_jaxpr())
-
-        def step(arena, /, *args, **kwargs):
-            leaves = jax.tree.leaves(self.drop_static(args, kwargs))
-            arena, *results = run(arena, *leaves)
-            return arena, jax.tree.unflatten(self.out_tree, results)
-
-        step = with_arena_parameter(functools.wraps(self.fn)(step))
-        on_device = jax.sharding.SingleDeviceSharding(self.device())
-        place = jax.ShapeDtypeStruct(arena.shape, arena.dtype, sharding=on_device)
-        with _without_donation_warning():
-            jitted = jax.jit(step, **carried_jit_options(self.jit_options))
-            compiled = jitted.lower(place, *self.args, **self.kwargs).compile()
-        return StepWithArena(
-            compiled, jax.jit(lambda: empty_arena(arena), out_shardings=on_device)
-        )
-
-    def lower(self, program: Program) -> Any:
-        """Lower a program in the step's place.
-
-        Without the warning about donated buffers that nothing can use: JAX has given it
-        for the step as written.
-        """
-        with _without_donation_warning():
-            return self.jit(program).lower(*self.args, **self.kwargs)
-
-    def compile(self, program: Program) -> Any:
-        if has_arena(program):
-            return self.carrying(program)
-        return self.lower(program).compile()
-
-    def device(self) -> Any:
-        """One of the devices the step runs on."""
-        devices = next(self._device_sets(), None)
-        if devices is None:
-            return _compat.default_device()
-        return min(devices, key=lambda d: d.id)
-
-    def num_devices(self) -> int:
-        """How many devices its arguments lie on, or are to lie on."""
-        return max(map(len, self._device_sets()), default=1)
-
-    def _device_sets(self) -> Iterator[set[Any]]:
-        leaves = jax.tree.leaves(self.drop_static(self.args, self.kwargs))
-        for leaf in leaves:
-            if not _compat.is_traced([leaf]):
-                yield from _device_set(getattr(leaf, "sharding", None))
-        for name in ("in_shardings", "out_shardings"):
-            for sharding in jax.tree.leaves(self.jit_options.get(name)):
-                yield from _device_set(sharding)
-
-
-def _device_set(sharding: Any) -> Iterator[set[Any]]:
-    if isinstance(sharding, jax.sharding.Sharding):
-        yield sharding.device_set
-
-
-@contextlib.contextmanager
-def _without_donation_warning() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        yield
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,6 +113,8 @@ def fit_step(
     search = _search(traced, planner, log, tagged, placing)
     del as_written, tagged, unmodified
     found = search.run(budget_bytes)
+    if isinstance(found.compiled, StepWithArena) and placing.books is not None:
+        weakref.finalize(found.compiled, _ext.remove_arena_books, placing.books)
     fitted = _fitted(traced, search, found, budget_bytes, unmodified_bytes)
     return dataclasses.replace(fitted, books=placing.books)
 
@@ -394,27 +264,3 @@ def predicted_fixed_bytes(program: Program) -> int:
         if is_donated
     )
     return inputs + max(0, outputs - donated)
-
-
-def _donation(traced: Any, args: tuple) -> dict[str, Any]:
-    """`donate_argnums`/`donate_argnames` of a function that is already jitted."""
-    infos, named_infos = traced.args_info
-    if len(infos) != len(args):
-        raise ValueError(
-            "`remat_train_step(fn, ...)` got a jitted function with static arguments, "
-            "which it cannot see from outside. Pass the function without `jax.jit` and "
-            "give `static_argnums=`/`static_argnames=` to `remat_train_step`."
-        )
-
-    def is_donated(info: Any) -> bool:
-        leaves = jax.tree.leaves(info, is_leaf=lambda x: isinstance(x, jax.stages.ArgInfo))
-        return bool(leaves) and all(leaf.donated for leaf in leaves)
-
-    nums = tuple(i for i, info in enumerate(infos) if is_donated(info))
-    names = tuple(k for k, info in named_infos.items() if is_donated(info))
-    options: dict[str, Any] = {}
-    if nums:
-        options["donate_argnums"] = nums
-    if names:
-        options["donate_argnames"] = names
-    return options

@@ -63,6 +63,8 @@ def choose_sojourns(graph: StepGraph, lives: Lifetimes, target: Target) -> list[
         Sojourns in the order of their beginning; none if none is worth it.
     """
     live = lives.live_bytes(graph.in_pool_bytes)
+    if not live.any():
+        return []
     seconds = graph.core.op_seconds[list(lives.operation)]
     waits = _waits(graph, lives, np.concatenate([[0.0], np.cumsum(seconds)]), target)
     budget = _MOST_COPYING * float(seconds.sum()) * target.bytes_per_second / 4
@@ -114,7 +116,7 @@ def _fill(
     free = np.ones(len(waits), bool)
     chosen: list[Sojourn] = []
     copied = 0
-    while (worst := int(np.argmax(excess))) >= 0 and excess[worst] > 0:
+    while excess[worst := int(np.argmax(excess))] > 0:
         area = np.concatenate([[0], np.cumsum(np.maximum(excess, 0))])
         candidates = np.flatnonzero(free & (begin <= worst) & (worst < end))
         score = area[end[candidates]] - area[begin[candidates]]

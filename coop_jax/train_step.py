@@ -14,10 +14,11 @@ from coop_jax import _compat, topology
 from coop_jax.arena_stats import ArenaStats, is_debugged, new_books
 from coop_jax.arguments import StaticArguments, leaf_key
 from coop_jax.budget import check_budget, format_bytes
-from coop_jax.pipeline import FittedStep, Placing, TracedStep, fit_step, predict_step
+from coop_jax.pipeline import FittedStep, Placing, fit_step, predict_step
 from coop_jax.plan import PlanOptions, planner_options
 from coop_jax.realize import PLACEMENTS
 from coop_jax.report import Plan
+from coop_jax.traced_step import TracedStep
 
 
 def remat_train_step(

@@ -22,7 +22,6 @@ from coop_jax.graph import build_graph
 from coop_jax.measure import compile_measured, memory_figures
 from coop_jax.pipeline import (
     FittedStep,
-    TracedStep,
     compile_both,
     fit_smallest,
     fit_step,
@@ -34,6 +33,7 @@ from coop_jax.policies import Policy, Wrap, unwrapped, wrap_with
 from coop_jax.program import Program
 from coop_jax.targets import target_of
 from coop_jax.time_model import TimeModel
+from coop_jax.traced_step import TracedStep
 from coop_jax.train_step import remat_train_step
 
 # XLA:CPU removes the barriers of `jax.checkpoint` and merges what it recomputes back

@@ -35,13 +35,8 @@ from side_by_side import mebibytes
 
 from coop_jax import topology
 from coop_jax.measure import memory_figures
-from coop_jax.pipeline import (
-    FittedStep,
-    Placing,
-    TracedStep,
-    fit_step,
-    placed_otherwise,
-)
+from coop_jax.pipeline import FittedStep, Placing, fit_step, placed_otherwise
+from coop_jax.traced_step import TracedStep
 
 # As in `budget_table.py`.
 PROBLEMS: dict[str, Callable[[str], TrainingProblem]] = {

@@ -18,9 +18,9 @@ from budget_table import NETWORKS
 from coop_jax import materialize
 from coop_jax.graph import build_graph
 from coop_jax.measure import memory_figures
-from coop_jax.pipeline import TracedStep
 from coop_jax.plan import planner_options, smallest_pool, unconstrained
 from coop_jax.targets import local_cpu
+from coop_jax.traced_step import TracedStep
 
 
 def main() -> None:

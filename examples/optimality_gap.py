@@ -39,7 +39,7 @@ from oracles.rematerialization_ilp import least_recomputation
 
 from coop_jax import materialize, planning, targets
 from coop_jax.graph import build_graph
-from coop_jax.pipeline import TracedStep
+from coop_jax.traced_step import TracedStep
 
 ALIGNMENT_BYTES = 64
 SHARES = (0.9, 0.75, 0.6, 0.5)

@@ -11,8 +11,8 @@ import pytest
 
 from coop_jax import materialize, topology
 from coop_jax.graph import StepGraph, build_graph
-from coop_jax.pipeline import TracedStep
 from coop_jax.targets import Target
+from coop_jax.traced_step import TracedStep
 
 TARGET = Target("test", "cpu", {32: 1e11, 16: 1e11}, 1e10, 64)
 

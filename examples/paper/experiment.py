@@ -15,8 +15,8 @@ from paper.networks import DONATED, NETWORKS, Scale
 
 from coop_jax import _ext, materialize, planning, targets
 from coop_jax.graph import StepGraph, build_graph
-from coop_jax.pipeline import TracedStep
 from coop_jax.program import Program
+from coop_jax.traced_step import TracedStep
 
 ALIGNMENT_BYTES = 512  # the authors' allocator
 OVERHEAD_LIMIT = 10.0  # a plan that takes longer counts as none

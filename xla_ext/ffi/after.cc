@@ -18,10 +18,10 @@ ffi::Error RunAfter(ffi::AnyBuffer value, ffi::RemainingArgs others,
       "it a buffer of its own");
 }
 
+// Not for command buffers: XLA refuses to capture a call that launches nothing.
 XLA_FFI_DEFINE_HANDLER(
     kAfter, RunAfter,
-    ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().RemainingArgs().Ret<ffi::AnyBuffer>(),
-    {ffi::Traits::kCmdBufferCompatible});
+    ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().RemainingArgs().Ret<ffi::AnyBuffer>());
 
 }  // namespace
 

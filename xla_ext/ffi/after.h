@@ -10,7 +10,7 @@ inline constexpr char kAfterTarget[] = "coop_after";
 
 // Execute handler of "coop_after": operands are a value and others, the one
 // result is aliased to the value. Nothing is done, on no platform; what the
-// others are for is that XLA makes them first. Stateless, safe to capture.
+// others are for is that XLA makes them first. Stateless.
 XLA_FFI_Error* After(XLA_FFI_CallFrame* call_frame);
 
 }  // namespace coop
