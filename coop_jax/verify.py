@@ -16,7 +16,12 @@ from coop_jax.budget import format_bytes
 from coop_jax.errors import InfeasibleBudgetError
 from coop_jax.graph import StepGraph
 from coop_jax.measure import compile_measured
-from coop_jax.plan import PlanOptions, SmallestPool, plan_pool, smallest_pool
+from coop_jax.plan import (
+    PlanOptions,
+    SmallestPool,
+    plan_pool,
+    smallest_pool,
+)
 from coop_jax.program import Program
 from coop_jax.realize import Realization, XlaPlacement
 
@@ -79,6 +84,8 @@ class BudgetSearch:
         placement: makes programs of schedules.
         compile_program: compiles a rewritten program.
         log: receives a line for every compilation.
+        flat_bytes: XLA's figure for the flat program without any recomputation, which is
+            what a plan without one compiles to; None if it is not known.
     """
 
     def __init__(
@@ -89,6 +96,7 @@ class BudgetSearch:
         placement: XlaPlacement,
         compile_program: Callable[[Program], Any],
         log: Callable[[str], None],
+        flat_bytes: int | None = None,
     ) -> None:
         self._graphs = graphs
         self._options = options
@@ -96,6 +104,7 @@ class BudgetSearch:
         self._placement = placement
         self._compile_program = compile_program
         self._log = log
+        self._flat_bytes = flat_bytes
         self._compiled: dict[bytes, Measured] = {}
 
     @property
@@ -240,9 +249,12 @@ class BudgetSearch:
         )
 
     def _planned_bytes(self, graph: StepGraph, schedule: Any) -> int:
-        return self._fixed_bytes + self._placement.expected_bytes(
+        expected = self._fixed_bytes + self._placement.expected_bytes(
             graph, schedule, self._options
         )
+        if self._flat_bytes is None or schedule.statistics.recomputations:
+            return expected
+        return max(expected, self._flat_bytes)
 
     def _compile(self, candidate: Candidate) -> Measured:
         key = candidate.schedule.steps.tobytes()

@@ -5,7 +5,7 @@
 From 95 % of what the step needs as written down to the smallest budget that works, in
 equal steps. The step is traced once and its two unplanned compilations are shared; then
 every budget is planned, compiled and measured by itself. Asserted: no step is over its
-budget, and the measured bytes never rise when the budget falls.
+budget. Said: how often the measured bytes rise when the budget falls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ from coop_jax.traced_step import TracedStep
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "budget_sweep_cpu.md"
 LARGEST = 0.95
-COLUMNS = ("network", "budget", "predicted", "measured", "modelled time", "compilations")
+COLUMNS = (
+    "network",
+    "budget",
+    "predicted",
+    "measured",
+    "modelled time",
+    "compilations",
+    "not monotone",
+)
 
 
 def main() -> None:
@@ -39,7 +47,11 @@ def main() -> None:
     rows: list[list[str]] = []
     for name in args.networks:
         rows += [[name, *cells] for cells in sweep(NETWORKS[name], args.points)]
-        text = f"{budget_table.header()}\n\n{markdown(rows, COLUMNS)}"
+        rises = sum(bool(row[-1]) for row in rows)
+        text = (
+            f"{budget_table.header()}\n\n{markdown(rows, COLUMNS)}\n\n{len(rows)} budgets, "
+            f"none exceeded; the measured bytes rise {rises} times as the budget falls."
+        )
         if args.write:
             RESULTS.write_text(f"{text}\n")
     print(text)
@@ -78,7 +90,7 @@ def sweep(make_problem: Callable[[], TrainingProblem], points: int) -> list[list
         measured = plan.measured_bytes
         assert measured is not None
         assert measured <= budget, f"{measured} bytes where {budget} were allowed"
-        assert measured <= above, f"{measured} bytes at {budget}, less with more: {above}"
+        rose = "" if measured <= above else f"rises from {mebibytes(above)}"
         above = measured
         rows.append(
             [
@@ -87,6 +99,7 @@ def sweep(make_problem: Callable[[], TrainingProblem], points: int) -> list[list
                 f"{mebibytes(measured)} ({measured / need:.1%})",
                 f"{plan.compute_overhead:.3f}",
                 str(plan.num_compilations),
+                rose,
             ]
         )
         progress(" | ".join(rows[-1]) + f" | {seconds:.0f} s")
