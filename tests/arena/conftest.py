@@ -10,4 +10,4 @@ def copies_cost_nothing(monkeypatch):
     monkeypatch.setattr(sojourns, "_MOST_COPYING", float("inf"))
     monkeypatch.setattr(sojourns, "_LEAST_BYTES", 1024)
     # Few tensors, each a large part of all.
-    monkeypatch.setattr(sojourns, "_SLACK", 0.5)
+    monkeypatch.setattr(sojourns, "_SLACK", 0.2)
