@@ -88,9 +88,9 @@ class StepWithArena:
         with self._lock:
             arena = self._idle.pop() if self._idle else None
         # After an error the arena is donated and gone; the next call makes another.
-        arena, results = self.compiled(
-            self._make() if arena is None else arena, *args, **kwargs
-        )
+        if arena is None or _has_failed(arena):
+            arena = self._make()
+        arena, results = self.compiled(arena, *args, **kwargs)
         with self._lock:
             self._idle.append(arena)
         return results
@@ -99,7 +99,8 @@ class StepWithArena:
         """Until the calls so far have finished."""
         with self._lock:
             idle = list(self._idle)
-        jax.block_until_ready(idle)
+        for arena in idle:
+            arena.block_until_ready()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.compiled, name)
@@ -111,3 +112,14 @@ class StepWithArena:
         for arena in idle:
             with contextlib.suppress(RuntimeError):  # deleted by its device
                 arena.delete()
+
+
+def _has_failed(arena: jax.Array) -> bool:
+    """Did the call that returns it fail? Not known as long as that is running: then the
+    next call fails with it, and the one after that does not."""
+    try:
+        if arena.is_ready():
+            arena.block_until_ready()
+    except RuntimeError:
+        return True
+    return False

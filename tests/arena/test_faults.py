@@ -2,6 +2,8 @@
 
 import concurrent.futures
 import dataclasses
+import functools
+import time
 
 import jax
 import jax.numpy as jnp
@@ -242,3 +244,35 @@ def test_a_step_that_fails_half_way(debug):
         jax.block_until_ready(planned(weights, x))
     fails = False
     assert_trees_equal(planned(weights, x), want)
+
+
+def test_a_step_that_fails_after_its_call_returned():
+    """What comes back is an arena with an error in it: not for the next call."""
+    made = step_in_arena()
+    compiled = made.compiled()
+    num_bytes = made.plan.arena_bytes
+    nothing = dataclasses.replace(STAY, num_bytes=4, offset=0)
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def fail(arena, m):
+        for _ in range(20):
+            m = m @ m * 1e-3
+        [arena] = exchange(arena, [STAY], values=[jnp.full(64, m[0, 0])], is_first=True)
+        arena, _ = exchange(
+            arena, loads=[nothing], loaded=[jax.typeof(m[0, 0])], is_last=True
+        )
+        return arena
+
+    arena = jnp.zeros(num_bytes, jnp.uint8)
+    try:
+        arena = fail.lower(arena, jnp.ones((1024, 1024))).compile()(
+            arena, jnp.ones((1024, 1024))
+        )
+    except ERROR:
+        pytest.skip("XLA ran it before the call returned")
+    while not arena.is_ready():
+        time.sleep(0.01)
+    compiled._idle.append(arena)
+    assert_trees_equal(compiled(*made.step.args), jax.jit(mlp_step)(*made.step.args))
+    with pytest.raises(ERROR, match="nothing lives there"):
+        arena.block_until_ready()
