@@ -114,7 +114,7 @@ class StepWithArena:
                 arena.delete()
 
 
-def _has_failed(arena: jax.Array) -> bool:
+def _has_failed(arena: Any) -> bool:
     """Did the call that returns it fail? Not known as long as that is running: then the
     next call fails with it, and the one after that does not."""
     try:
