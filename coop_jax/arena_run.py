@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -38,21 +38,46 @@ def carried(program: Program) -> Program:
     )
 
 
-def carried_jit_options(jit_options: dict[str, Any]) -> dict[str, Any]:
-    """Options of a step for the function that has the arena before its arguments."""
+def carried_jit_options(jit_options: dict[str, Any], step: Callable) -> dict[str, Any]:
+    """Options of a step for the function that has the arena before its arguments.
+
+    Arguments:
+        jit_options: as for the step.
+        step: from `with_arena_parameter`.
+    """
     options = dict(jit_options)
-    for name in ("donate_argnums", "static_argnums"):
-        given = options.get(name, ())
-        given = (given,) if isinstance(given, int) else tuple(given)
-        options[name] = tuple(i + 1 if i >= 0 else i for i in given)
-    options["donate_argnums"] = (0, *options["donate_argnums"])
-    if options.get("in_shardings") is not None:
-        shardings = options["in_shardings"]
-        is_one_for_all = not isinstance(shardings, (tuple, list))
-        options["in_shardings"] = shardings if is_one_for_all else (None, *shardings)
+    if "static_argnums" in options:
+        options["static_argnums"] = _one_further(options["static_argnums"])
+    if "donate_argnums" in options:
+        donated = _one_further(options["donate_argnums"])
+    else:
+        # With positions given, `jax.jit` looks for none of the names itself.
+        donated = _positions(step, options.get("donate_argnames", ()))
+    options["donate_argnums"] = (0, *donated)
+    shardings = options.get("in_shardings")
+    if isinstance(shardings, (tuple, list)):
+        options["in_shardings"] = (None, *shardings)
     if options.get("out_shardings") is not None:
         options["out_shardings"] = (None, options["out_shardings"])
     return options
+
+
+def _one_further(argnums: int | Sequence[int]) -> tuple[int, ...]:
+    """Positions behind one more argument; negative ones count from the end."""
+    given = (argnums,) if isinstance(argnums, int) else argnums
+    return tuple(i + 1 if i >= 0 else i for i in given)
+
+
+def _positions(step: Callable, argnames: str | Iterable[str]) -> tuple[int, ...]:
+    names = (argnames,) if isinstance(argnames, str) else tuple(argnames)
+    if not names:
+        return ()
+    parameters = inspect.signature(step).parameters.values()
+    return tuple(
+        i
+        for i, parameter in enumerate(parameters)
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.name in names
+    )
 
 
 def with_arena_parameter(step: Any) -> Any:
@@ -106,7 +131,7 @@ class StepWithArena:
         return getattr(self.compiled, name)
 
     def release(self) -> None:
-        """Give the memory of the arenas back; the next call allocates again."""
+        """Give the memory of idle arenas back; the next call allocates again."""
         with self._lock:
             idle, self._idle = self._idle, []
         for arena in idle:

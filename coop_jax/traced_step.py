@@ -94,7 +94,7 @@ class TracedStep:
         on_device = jax.sharding.SingleDeviceSharding(self.device())
         place = jax.ShapeDtypeStruct(arena.shape, arena.dtype, sharding=on_device)
         with _without_donation_warning():
-            jitted = jax.jit(step, **carried_jit_options(self.jit_options))
+            jitted = jax.jit(step, **carried_jit_options(self.jit_options, step))
             compiled = jitted.lower(place, *self.args, **self.kwargs).compile()
         return StepWithArena(
             compiled, jax.jit(lambda: empty_arena(arena), out_shardings=on_device)

@@ -180,6 +180,25 @@ def test_static_and_named_arguments():
     assert len(planned.arena_stats().events)
 
 
+def test_names_hold_for_arguments_by_position():
+    """As for `jax.jit`, which finds their positions in the signature."""
+    weights, x = mlp_arguments()
+
+    def step(weights, x, power):
+        new, value = mlp_step(weights, x)
+        return new, value if power == 1 else value**power
+
+    planned = arena_step(step, static_argnames="power", donate_argnames=("weights",))
+    want = jax.jit(step, static_argnames="power")(weights, x, 2)
+    given = jax.tree.map(jnp.copy, weights)
+    assert_trees_equal(planned(given, x, 2), want)
+    assert planned.plan(weights, x, 2).arena.stays
+    assert all(w.is_deleted() for w in given)
+    assert not x.is_deleted()
+    by_number = arena_step(step, static_argnums=-1, donate_argnums=0)
+    assert_trees_equal(by_number(jax.tree.map(jnp.copy, weights), x, 2), want)
+
+
 def test_a_step_that_fits_as_written_has_no_arena():
     weights, x = mlp_arguments()
     step = arena_step(mlp_step, "100%", arena_debug=True)
