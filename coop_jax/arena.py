@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -140,31 +140,32 @@ def _extra_boundaries(
     sojourns: Sequence[Sojourn], starts: Sequence[int], tolerance: int
 ) -> set[int]:
     """Executions before which another boundary has to be, for memory's sake."""
-    known = set(starts)
-    extra: set[int] = set()
     last = max((s.until for s in sojourns), default=0)
-    stores, loads = np.zeros(last + 2, np.int64), np.zeros(last + 2, np.int64)
+    stores, loads = np.zeros(last + 1, np.int64), np.zeros(last + 1, np.int64)
     for sojourn in sojourns:
         stores[sojourn.after + 1] += sojourn.num_bytes
         loads[sojourn.until] += sojourn.num_bytes
-    waiting = 0
-    for now in range(last + 1):
-        waiting += stores[now]
+    # What is to be stored waits outside for the next boundary, what is loaded lies there
+    # from the one before: the same question, forwards and backwards.
+    extra = _where_too_much(range(last + 1), stores, set(starts), tolerance)
+    known = extra.union(starts)
+    return extra | _where_too_much(range(last, 0, -1), loads, known, tolerance)
+
+
+def _where_too_much(
+    executions: Iterable[int], more_bytes: np.ndarray, known: set[int], tolerance: int
+) -> set[int]:
+    """Where the bytes since the last boundary, in this direction, exceed the tolerance."""
+    found: set[int] = set()
+    since = 0
+    for now in executions:
+        since += more_bytes[now]
         if now in known:
-            waiting = 0
-        elif waiting > tolerance:
-            extra.add(now)
-            waiting = 0
-    known |= extra
-    early = 0
-    for now in range(last, 0, -1):
-        early += loads[now]
-        if now in known:
-            early = 0
-        elif early > tolerance:
-            extra.add(now)
-            early = 0
-    return extra
+            since = 0
+        elif since > tolerance:
+            found.add(now)
+            since = 0
+    return found
 
 
 def _stays(sojourns: Sequence[Sojourn], starts: np.ndarray) -> list[Stay]:

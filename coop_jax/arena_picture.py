@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from coop_jax import pictures
 from coop_jax.arena_stats import ArenaStats
 
 # Okabe and Ito, told apart by colour-blind readers; neighbours in time differ.
@@ -15,15 +16,11 @@ _COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#D55E00")
 
 def plot(stats: ArenaStats, path: str | os.PathLike[str], title: str | None) -> None:
     """Save the picture; the format follows the file's ending."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Rectangle
-    except ImportError as error:
-        raise ImportError(
-            "`ArenaStats.plot(path)` needs matplotlib, which is not installed. Install "
-            '`pip install "coop-jax[plot]"`, or use `ArenaStats.address_map()`.'
-        ) from error
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = pictures.new_figure(
+        "ArenaStats.plot(path)", "ArenaStats.address_map()", width=8
+    )
+    from matplotlib.patches import Rectangle
+
     axes = figure.subplots()
     rows = stats.address_map().tolist()
     for number, (_, stored_at, loaded_at, offset, num_bytes) in enumerate(rows):
@@ -44,6 +41,4 @@ def plot(stats: ArenaStats, path: str | os.PathLike[str], title: str | None) -> 
         ylabel="address in the arena, MiB",
         title=title or f"{len(rows)} values in {stats.arena_bytes / 2**20:.1f} MiB",
     )
-    # Without the version of matplotlib: equal pictures are equal files.
-    metadata = {"Software": None} if str(path).endswith(".png") else None
-    figure.savefig(path, dpi=150, metadata=metadata)
+    pictures.save(figure, path)

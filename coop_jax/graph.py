@@ -140,8 +140,9 @@ def build_graph(
     donated_vars = {v for v, d in zip(program.invars, program.donated, strict=True) if d}
     external = is_external(tensors)
     in_pool = bytes_in_pool(tensors)
+    overwrites = _overwrites(program, operations, tensors, external)
     core = _core_graph(
-        program, materialization, target, operations, tensors, in_pool, external
+        program, materialization, target, operations, tensors, in_pool, external, overwrites
     )
     return StepGraph(
         program=program,
@@ -152,7 +153,7 @@ def build_graph(
         in_pool_bytes=in_pool,
         core=core,
         flops=tuple(sum(flops(eqns[i]) for i in op.equations) for op in operations),
-        overwritten_by=_by_operation(_overwrites(program, operations, tensors, external)),
+        overwritten_by=_by_operation(overwrites),
         index_of={v: i for i, v in enumerate(tensors)},
     )
 
@@ -203,11 +204,11 @@ def _core_graph(
     tensors: Sequence[Any],
     in_pool: Sequence[int],
     external: Sequence[bool],
+    overwrites: np.ndarray,
 ) -> Any:
     eqns = program.eqns
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}
     inputs = {*program.constvars, *program.invars}
-    overwrites = _overwrites(program, operations, tensors, external)
     replaced = set(overwrites[:, 2].tolist())
     # Of what lies in the pool, inputs and what takes their place stay where they are, and
     # so do other results: brought back at the end, one that was made early would cost the

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from coop_jax import pictures
+
 if TYPE_CHECKING:
     from coop_jax.comparison import Comparison, Row
 
@@ -19,14 +21,7 @@ _STYLES = {
 
 def plot(comparison: Comparison, path: str | os.PathLike[str], title: str | None) -> None:
     """Save the picture; the format follows the file's ending."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "`Comparison.plot(path)` needs matplotlib, which is not installed. Install "
-            '`pip install "coop-jax[plot]"`, or use `Comparison.markdown()`.'
-        ) from error
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = pictures.new_figure("Comparison.plot(path)", "Comparison.markdown()", width=7)
     axes = figure.subplots()
     base_seconds = comparison.unmodified.modelled_seconds or 1.0
     for kind, (colour, marker) in _STYLES.items():
@@ -55,9 +50,7 @@ def plot(comparison: Comparison, path: str | os.PathLike[str], title: str | None
     )
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.legend(frameon=False)
-    # Without the version of matplotlib: equal pictures are equal files.
-    metadata = {"Software": None} if str(path).endswith(".png") else None
-    figure.savefig(path, dpi=150, metadata=metadata)
+    pictures.save(figure, path)
 
 
 def frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

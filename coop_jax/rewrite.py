@@ -54,7 +54,7 @@ def rewrite(
         orders_updates: whether what takes over an input's memory waits for what reads
             that input in the same segment. XLA knows no order between the two, and where
             it runs the update first, the new value gets memory of its own until the end
-            of the step. (GPT-3 2.7B for an H200: 1.8 GiB.)
+            of the step.
     """
     zeros = frozenset(shared_zeros)
     if arena is not None and arena.stays:

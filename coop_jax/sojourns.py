@@ -20,9 +20,9 @@ from coop_jax.targets import Target
 
 # A wait is worth two copies if it lasts this many times as long as they take.
 _WORTH = 5
-# All copies of a step, as a part of its modelled time. On CPU that is a quarter of the
-# time it takes, and a step whose arena is allocated once touches less fresh memory: with
-# this much copying it was faster than without an arena.
+# All copies of a step, as a part of its modelled time, which on CPU is less than the time
+# it takes. A step whose arena is allocated once also touches less fresh memory: measured
+# step times with and without an arena are in `examples/results/arena_table_cpu.md`.
 _MOST_COPYING = 0.1
 # What arena and the rest may need together beyond what is alive at most.
 _SLACK = 0.02

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from coop_jax import _compat, topology
+from coop_jax.arena_run import StepWithArena
 from coop_jax.arena_stats import ArenaStats, is_debugged, new_books
 from coop_jax.arguments import StaticArguments, leaf_key
 from coop_jax.budget import check_budget, format_bytes
@@ -69,7 +70,8 @@ def remat_train_step(
         placement: where planned tensors live. `"xla"`: XLA lays them out. `"arena"`, on
             one CPU or NVIDIA GPU: those that wait long lie in one contiguous buffer, at
             the plan's offsets, between being stored and being brought back by a custom
-            call. The buffer is allocated at the first call and kept for the later ones.
+            call. The buffer is allocated at the first call and kept for the later ones
+            (`release_arenas()` gives it back).
             Under an outer transformation it is `"xla"` all the same.
         arena_debug: whether these calls keep books: each checks that what it brings back
             is what was stored, fills what is free with a pattern, and fails naming tensor,
@@ -215,6 +217,18 @@ class RematTrainStep:
         if called is None:
             raise RuntimeError("`arena_stats()` tells of a call. Call the step first.")
         return called.arena_stats()
+
+    def release_arenas(self) -> None:
+        """Give back the memory that calls with `placement="arena"` keep for the next.
+
+        What other threads are calling just now keeps its arena. The next call allocates
+        again.
+        """
+        with self._lock:
+            fitted_steps = list(self._fitted.values())
+        for fitted in fitted_steps:
+            if isinstance(fitted.compiled, StepWithArena):
+                fitted.compiled.release()
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """The planned step, lowered; as `jax.jit(fn).lower`."""

@@ -29,9 +29,7 @@ void BindBooks(nb::module_& m) {
             return ViewRecords(nb::cast<const EventTable&>(self).events, self);
           },
           "int64, (n, 5): boundary, kind (0: stored, 1: brought back), tensor, "
-          "offset, bytes; in the order in which it happened.")
-      .def("__len__",
-           [](const EventTable& table) { return table.events.size(); });
+          "offset, bytes; in the order in which it happened.");
   m.def(
       "last_arena_events",
       [](int64_t books) -> std::optional<EventTable> {

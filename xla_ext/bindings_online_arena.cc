@@ -125,10 +125,13 @@ cheap_density : float
              double cheap_density) {
             CheckAlignment("OnlineArena", alignment);
             if (capacity < 0) {
-              throw nb::value_error(
-                  ("OnlineArena: `capacity` must not be negative, got " +
-                   std::to_string(capacity))
-                      .c_str());
+              RaiseValueError("OnlineArena: `capacity` must not be negative, got ",
+                              capacity);
+            }
+            if (!(cheap_density >= 0)) {  // Nor a NaN.
+              RaiseValueError(
+                  "OnlineArena: `cheap_density` must not be negative, got ",
+                  cheap_density);
             }
             new (arena) CollectedArena(
                 capacity, OnlineArena::Options{.alignment = alignment,

@@ -139,7 +139,7 @@ def test_the_arena_is_allocated_once_and_carried():
         step(weights, x)
         [arena] = fitted.compiled._idle
         assert arena.unsafe_buffer_pointer() == address
-    fitted.compiled.release()
+    step.release_arenas()
     assert arena.is_deleted()
     assert_trees_equal(step(weights, x), jax.jit(mlp_step)(weights, x))
 

@@ -142,6 +142,24 @@ xla::ffi::Error RunCheckedExchange(const Exchange& exchange,
   return copy(copies.after);
 }
 
+// A handler of what BindCheckedExchange binds behind a context: `Run(context,
+// exchange, call)` for an exchange without fault.
+template <typename Context, auto Run>
+xla::ffi::Error HandleCheckedExchange(
+    Context context, Arena arena, xla::ffi::RemainingArgs args,
+    xla::ffi::Result<Arena> arena_result, xla::ffi::RemainingRets results,
+    int64_t num_pass_through, Offsets store_offsets, Offsets load_offsets,
+    Offsets store_tensors, Offsets load_tensors, std::string_view names,
+    int64_t boundary, bool is_first, bool is_last, int64_t books) {
+  const xla::ffi::ErrorOr<Exchange> exchange =
+      DecodeExchange(arena, args, arena_result, results, num_pass_through,
+                     store_offsets, load_offsets);
+  if (exchange.has_error()) return exchange.error();
+  return Run(context, *exchange,
+             BooksCall{store_tensors, load_tensors, names, boundary, is_first,
+                       is_last, books});
+}
+
 }  // namespace coop
 
 #endif  // COOP_FFI_CHECKED_EXCHANGE_H_

@@ -99,6 +99,22 @@ inline xla::ffi::ErrorOr<Exchange> DecodeExchange(
   return exchange;
 }
 
+// A handler of what BindExchange binds behind a context: `Run(context,
+// exchange)` for an exchange without fault.
+template <typename Context, auto Run>
+xla::ffi::Error HandleExchange(Context context, Arena arena,
+                               xla::ffi::RemainingArgs args,
+                               xla::ffi::Result<Arena> arena_result,
+                               xla::ffi::RemainingRets results,
+                               int64_t num_pass_through, Offsets store_offsets,
+                               Offsets load_offsets) {
+  const xla::ffi::ErrorOr<Exchange> exchange =
+      DecodeExchange(arena, args, arena_result, results, num_pass_through,
+                     store_offsets, load_offsets);
+  if (exchange.has_error()) return exchange.error();
+  return Run(context, *exchange);
+}
+
 }  // namespace coop
 
 #endif  // COOP_FFI_EXCHANGE_CALL_H_

@@ -2,7 +2,6 @@
 
 #include <cstring>
 #include <functional>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,16 +20,8 @@ void CopyAll(const std::vector<Copy>& copies, ffi::ThreadPool& pool) {
   });
 }
 
-ffi::Error RunExchange(ffi::ThreadPool pool, Arena arena,
-                       ffi::RemainingArgs args,
-                       ffi::Result<Arena> arena_result,
-                       ffi::RemainingRets results, int64_t num_pass_through,
-                       Offsets store_offsets, Offsets load_offsets) {
-  const ffi::ErrorOr<Exchange> exchange =
-      DecodeExchange(arena, args, arena_result, results, num_pass_through,
-                     store_offsets, load_offsets);
-  if (exchange.has_error()) return exchange.error();
-  const ExchangeCopies copies = ListCopies(*exchange);
+ffi::Error RunExchange(ffi::ThreadPool& pool, const Exchange& exchange) {
+  const ExchangeCopies copies = ListCopies(exchange);
   CopyAll(copies.before, pool);
   CopyAll(copies.after, pool);
   return ffi::Error::Success();
@@ -50,22 +41,10 @@ uint64_t Digest(const void* data, int64_t bytes) {
   return digest;
 }
 
-ffi::Error RunChecked(ffi::ThreadPool pool, Arena arena,
-                      ffi::RemainingArgs args,
-                      ffi::Result<Arena> arena_result,
-                      ffi::RemainingRets results, int64_t num_pass_through,
-                      Offsets store_offsets, Offsets load_offsets,
-                      Offsets store_tensors, Offsets load_tensors,
-                      std::string_view names, int64_t boundary, bool is_first,
-                      bool is_last, int64_t books) {
-  const ffi::ErrorOr<Exchange> exchange =
-      DecodeExchange(arena, args, arena_result, results, num_pass_through,
-                     store_offsets, load_offsets);
-  if (exchange.has_error()) return exchange.error();
+ffi::Error RunChecked(ffi::ThreadPool& pool, const Exchange& exchange,
+                      const BooksCall& call) {
   return RunCheckedExchange(
-      *exchange,
-      {store_tensors, load_tensors, names, boundary, is_first, is_last, books},
-      Digest,
+      exchange, call, Digest,
       [&pool](const std::vector<Copy>& copies) {
         CopyAll(copies, pool);
         return ffi::Error::Success();
@@ -81,10 +60,11 @@ ffi::Error MakeEmptyArena(ffi::Result<Arena> arena) {
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kExchange, RunExchange,
+XLA_FFI_DEFINE_HANDLER(kExchange,
+                       (HandleExchange<ffi::ThreadPool, RunExchange>),
                        BindExchange(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
 XLA_FFI_DEFINE_HANDLER(
-    kChecked, RunChecked,
+    kChecked, (HandleCheckedExchange<ffi::ThreadPool, RunChecked>),
     BindCheckedExchange(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
 XLA_FFI_DEFINE_HANDLER(kEmptyArena, MakeEmptyArena,
                        ffi::Ffi::Bind().Ret<Arena>());

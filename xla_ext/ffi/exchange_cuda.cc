@@ -2,7 +2,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <string_view>
 #include <vector>
 
 #include "ffi/checked_exchange.h"
@@ -15,36 +14,18 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-ffi::Error RunExchange(cudaStream_t stream, Arena arena,
-                       ffi::RemainingArgs args,
-                       ffi::Result<Arena> arena_result,
-                       ffi::RemainingRets results, int64_t num_pass_through,
-                       Offsets store_offsets, Offsets load_offsets) {
-  const ffi::ErrorOr<Exchange> exchange =
-      DecodeExchange(arena, args, arena_result, results, num_pass_through,
-                     store_offsets, load_offsets);
-  if (exchange.has_error()) return exchange.error();
-  const ExchangeCopies copies = ListCopies(*exchange);
+ffi::Error RunExchange(cudaStream_t stream, const Exchange& exchange) {
+  const ExchangeCopies copies = ListCopies(exchange);
   // The stream's order keeps them apart.
   COOP_CUDA_TRY(kExchangeTarget, LaunchCopies(copies.before, stream));
   COOP_CUDA_TRY(kExchangeTarget, LaunchCopies(copies.after, stream));
   return ffi::Error::Success();
 }
 
-ffi::Error RunChecked(cudaStream_t stream, Arena arena, ffi::RemainingArgs args,
-                      ffi::Result<Arena> arena_result,
-                      ffi::RemainingRets results, int64_t num_pass_through,
-                      Offsets store_offsets, Offsets load_offsets,
-                      Offsets store_tensors, Offsets load_tensors,
-                      std::string_view names, int64_t boundary, bool is_first,
-                      bool is_last, int64_t books) {
-  const ffi::ErrorOr<Exchange> exchange =
-      DecodeExchange(arena, args, arena_result, results, num_pass_through,
-                     store_offsets, load_offsets);
-  if (exchange.has_error()) return exchange.error();
+ffi::Error RunChecked(cudaStream_t stream, const Exchange& exchange,
+                      const BooksCall& call) {
   return RunCheckedExchange(
-      *exchange,
-      {store_tensors, load_tensors, names, boundary, is_first, is_last, books},
+      exchange, call,
       // Nothing is read on the host: the books alone are checked.
       [](const void*, int64_t) { return uint64_t{0}; },
       [stream](const std::vector<Copy>& copies) -> ffi::Error {
@@ -72,13 +53,13 @@ ffi::Error MakeEmptyArena(ffi::Result<Arena> arena) {
 // - it neither allocates device memory, nor synchronises, nor asks the stream
 //   for its state, and reads no buffer on the host.
 XLA_FFI_DEFINE_HANDLER(
-    kExchange, RunExchange,
+    kExchange, (HandleExchange<cudaStream_t, RunExchange>),
     BindExchange(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<cudaStream_t>>()),
     {ffi::Traits::kCmdBufferCompatible});
 
 // Not to be captured: a replay would keep no books.
 XLA_FFI_DEFINE_HANDLER(
-    kChecked, RunChecked,
+    kChecked, (HandleCheckedExchange<cudaStream_t, RunChecked>),
     BindCheckedExchange(
         ffi::Ffi::Bind().Ctx<ffi::PlatformStream<cudaStream_t>>()));
 
