@@ -2,9 +2,9 @@
 
     later = after(value, *others)
 
-XLA:GPU takes barriers out of the program before it orders it, so they keep nothing in
-order. This does: a custom call without a kernel, whose result is the value in its own
-place. XLA:TPU gets a barrier.
+XLA takes barriers out of the program before it orders it on a GPU, and before it looks
+for copies to leave out on a CPU, so they keep nothing in order. This does: a custom call
+without a kernel, whose result is the value in its own place. XLA:TPU gets a barrier.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _lower_barrier(ctx, *operands):
     return _compat.hlo.OptimizationBarrierOp(operands).results[:1]
 
 
-def _lower_cuda(ctx, *operands):
+def _lower_call(ctx, *operands):
     register_targets()
     if _compat.num_lowering_devices(ctx) > 1:  # a custom call would gather its operands
         return _lower_barrier(ctx, *operands)
@@ -72,4 +72,5 @@ def _lower_cuda(ctx, *operands):
 
 _compat.require_devices_during_lowering(after_p)
 _compat.register_lowering(after_p, _lower_barrier)
-_compat.register_lowering(after_p, _lower_cuda, platform="cuda")
+for _platform in ("cpu", "cuda"):
+    _compat.register_lowering(after_p, _lower_call, platform=_platform)

@@ -27,7 +27,7 @@ from coop_jax.materialize import Materialization
 from coop_jax.program import Program, may_run_again, reads, writes
 from coop_jax.targets import Target
 
-_SMALL_OVERWRITE_BYTES = 64 * 1024
+SMALL_OVERWRITE_BYTES = 64 * 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -348,7 +348,7 @@ def _overwrites(program, operations, tensors, external) -> np.ndarray:
         new = None if isinstance(var, Literal) else index_of[var]
         if new is None or new not in made_by or new in taken:
             continue
-        if external[old] and aval_bytes(var.aval) < _SMALL_OVERWRITE_BYTES:
+        if external[old] and aval_bytes(var.aval) < SMALL_OVERWRITE_BYTES:
             continue
         if last_read.get(old, -1) <= made_by[new]:
             taken.add(new)

@@ -144,18 +144,15 @@ def _search(
     target = target_of(device)
     if tagged is None:
         materialization = materialize.from_rules(traced.program)
-        fixed_bytes, flat_bytes = predicted_fixed_bytes(traced.program), None
+        fixed_bytes = predicted_fixed_bytes(traced.program)
     else:
         materialization = materialize.of_compiled(traced.program, tagged)
         fixed_bytes = unplanned_bytes(tagged, materialization)
-        flat_bytes = memory_figures(tagged).total_bytes
     options = planner_options(planner, target.alignment_bytes)
     graphs = _graphs(traced.program, materialization, target, options)
     log(f"graph: {graphs[0]}")
     placement = placing.placement(traced)
-    return BudgetSearch(
-        graphs, options, fixed_bytes, placement, traced.compile, log, flat_bytes
-    )
+    return BudgetSearch(graphs, options, fixed_bytes, placement, traced.compile, log)
 
 
 def _graphs(

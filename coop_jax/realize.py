@@ -16,6 +16,7 @@ from coop_jax.graph import StepGraph
 from coop_jax.placement import input_copies_are_free
 from coop_jax.plan import PlanOptions, Schedule
 from coop_jax.program import Program
+from coop_jax.random_bits import kept_in_halves
 from coop_jax.rewrite import rewrite
 from coop_jax.segments import Segment, cut
 from coop_jax.targets import Target
@@ -45,6 +46,7 @@ class XlaPlacement:
     def __init__(self, program: Program, platform: str) -> None:
         self._fence_free_inputs = input_copies_are_free(platform)
         self._shared_zeros = shared_zeros(program, platform)
+        self._halved_bits = kept_in_halves(program, platform)
 
     def expected_bytes(
         self, graph: StepGraph, schedule: Schedule, options: PlanOptions
@@ -54,9 +56,7 @@ class XlaPlacement:
 
     def realize(self, graph: StepGraph, schedule: Schedule) -> Realization:
         segments = cut(graph, schedule, fence_free_inputs=self._fence_free_inputs)
-        program = rewrite(
-            graph, segments, self._shared_zeros, orders_updates=self._fence_free_inputs
-        )
+        program = rewrite(graph, segments, self._shared_zeros, self._halved_bits)
         return Realization(segments, program)
 
 
@@ -94,9 +94,9 @@ class ArenaPlacement(XlaPlacement):
             graph,
             segments,
             self._shared_zeros,
+            self._halved_bits,
             arena,
             self._books,
-            orders_updates=self._fence_free_inputs,
         )
         return Realization(segments, program, arena)
 

@@ -7,7 +7,7 @@ present version of each stored value; unstored values live only inside one segme
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from coop_jax import _compat
@@ -25,6 +25,7 @@ from coop_jax.graph import StepGraph
 from coop_jax.merge import literal_key
 from coop_jax.placement import fence_equation
 from coop_jax.program import Program
+from coop_jax.readers import Readers
 from coop_jax.segments import Execution, Segment
 
 RECOMPUTE_SCOPE = "recompute"
@@ -34,9 +35,9 @@ def rewrite(
     graph: StepGraph,
     segments: list[Segment],
     shared_zeros: Collection[int] = (),
+    halved_bits: Collection[int] = (),
     arena: ArenaPlan | None = None,
     books: int | None = None,
-    orders_updates: bool = False,
 ) -> Program:
     """The program that executes the segments in their order.
 
@@ -48,19 +49,17 @@ def rewrite(
         segments: from `segments.cut`.
         shared_zeros: equations whose zeros pass the fence of their segment, from
             `constants.shared_zeros`.
+        halved_bits: equations whose result passes a fence of its own, from
+            `random_bits.kept_in_halves`.
         arena: what waits in the arena: then the boundaries are exchanges, and the first
             equation makes the arena.
         books: where checked exchanges keep their books; None: they are not checked.
-        orders_updates: whether what takes over an input's memory waits for what reads
-            that input in the same segment. XLA knows no order between the two, and where
-            it runs the update first, the new value gets memory of its own until the end
-            of the step.
     """
-    zeros = frozenset(shared_zeros)
+    zeros, halves = frozenset(shared_zeros), frozenset(halved_bits)
     if arena is not None and arena.stays:
-        writer = _ArenaWriter(graph, zeros, orders_updates, arena, books)
+        writer = _ArenaWriter(graph, zeros, halves, arena, books)
     else:
-        writer = _Writer(graph, zeros, orders_updates)
+        writer = _Writer(graph, zeros, halves)
     for number, segment in enumerate(segments):
         writer.fence(segment, number)
         for execution in segment.executions:
@@ -77,25 +76,23 @@ class _Writer:
     """The equations written so far and the present version of every tensor."""
 
     def __init__(
-        self, graph: StepGraph, shared_zeros: frozenset[int], orders_updates: bool
+        self, graph: StepGraph, shared_zeros: frozenset[int], halved_bits: frozenset[int]
     ) -> None:
         self.graph = graph
         self.eqns: list[Any] = []
         self.version = dict(enumerate(graph.tensors[: graph.num_inputs]))
         self._shared_zeros = shared_zeros
-        # Unstored values and zeros of the present segment.
+        self._halved_bits = halved_bits
+        # Number, unstored values and zeros of the present segment.
+        self._number = 0
         self._local: dict[Any, Any] = {}
         self._zeros: dict[Any, Any] = {}
-        self._overwritten_by = graph.overwritten_by if orders_updates else {}
-        # What was made in the present segment from an input that is overwritten later.
-        self._made_from: dict[int, list[Any]] = {
-            old: [] for olds in self._overwritten_by.values() for old in olds
-        }
+        self._readers = Readers(graph)
 
     def fence(self, segment: Segment, number: int) -> None:
+        self._number = number
         self._local = {}
-        for made in self._made_from.values():
-            made.clear()
+        self._readers.begin_segment()
         zeros = self._zeros_of(segment)
         before = [*(self.version[t] for t in segment.fenced), *zeros.values()]
         after = [_compat.new_var(v.aval) for v in before]
@@ -107,6 +104,13 @@ class _Writer:
         """The boundary itself: values that go in and come out again."""
         if before:
             self.eqns.append(fence_equation(before, after, number))
+
+    def _fence_alone(self, tensors: Sequence[int]) -> None:
+        """What is one value from here on, whatever XLA merges of what made it."""
+        before = [self.version[t] for t in tensors]
+        after = [_compat.new_var(v.aval) for v in before]
+        self.eqns.append(fence_equation(before, after, self._number))
+        self.version.update(zip(tensors, after, strict=True))
 
     def _zeros_of(self, segment: Segment) -> dict[Any, Literal]:
         """The zeros that have to pass its fence, one of each type."""
@@ -121,8 +125,12 @@ class _Writer:
 
     def execute(self, execution: Execution) -> None:
         operation = self.graph.operations[execution.operation]
-        for old in self._overwritten_by.get(execution.operation, ()):
-            self._wait_for_readers(old)
+        for old in self.graph.overwritten_by.get(execution.operation, ()):
+            others = self._readers.to_wait_for(old, execution.operation)
+            if others:
+                later = _compat.new_var(self.version[old].aval)
+                self.eqns.append(after_equation(self.version[old], later, others))
+                self.version[old] = later
         for index in operation.equations[:-1]:
             # A cone shares what another operation of this segment already evaluated.
             outvars = self.graph.program.eqns[index].outvars
@@ -131,17 +139,9 @@ class _Writer:
         made = self._write(operation.anchor, execution.is_recompute)
         for tensor in execution.makes:
             self.version[tensor] = made[self.graph.tensors[tensor]]
-        for tensor in operation.inputs:
-            if tensor in self._made_from:
-                self._made_from[tensor] += [self.version[t] for t in execution.makes[:1]]
-
-    def _wait_for_readers(self, old: int) -> None:
-        """The input again, once everything that this segment made from it is there."""
-        made = self._made_from[old]
-        if made:
-            later = _compat.new_var(self.version[old].aval)
-            self.eqns.append(after_equation(self.version[old], later, made))
-            self.version[old] = later
+        if operation.anchor in self._halved_bits:
+            self._fence_alone(execution.makes)
+        self._readers.executed(execution, self.version)
 
     def _write(self, index: int, is_recompute: bool) -> dict[Any, Any]:
         eqn = self.graph.program.eqns[index]
@@ -172,11 +172,11 @@ class _ArenaWriter(_Writer):
         self,
         graph: StepGraph,
         shared_zeros: frozenset[int],
-        orders_updates: bool,
+        halved_bits: frozenset[int],
         arena: ArenaPlan,
         books: int | None,
     ) -> None:
-        super().__init__(graph, shared_zeros, orders_updates)
+        super().__init__(graph, shared_zeros, halved_bits)
         self._plan = arena
         self._books = books
         self._arena = _compat.new_var(arena_aval(arena.arena_bytes))

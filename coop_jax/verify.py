@@ -84,8 +84,6 @@ class BudgetSearch:
         placement: makes programs of schedules.
         compile_program: compiles a rewritten program.
         log: receives a line for every compilation.
-        flat_bytes: XLA's figure for the flat program without any recomputation, which is
-            what a plan without one compiles to; None if it is not known.
     """
 
     def __init__(
@@ -96,7 +94,6 @@ class BudgetSearch:
         placement: XlaPlacement,
         compile_program: Callable[[Program], Any],
         log: Callable[[str], None],
-        flat_bytes: int | None = None,
     ) -> None:
         self._graphs = graphs
         self._options = options
@@ -104,7 +101,6 @@ class BudgetSearch:
         self._placement = placement
         self._compile_program = compile_program
         self._log = log
-        self._flat_bytes = flat_bytes
         self._compiled: dict[bytes, Measured] = {}
 
     @property
@@ -249,12 +245,9 @@ class BudgetSearch:
         )
 
     def _planned_bytes(self, graph: StepGraph, schedule: Any) -> int:
-        expected = self._fixed_bytes + self._placement.expected_bytes(
+        return self._fixed_bytes + self._placement.expected_bytes(
             graph, schedule, self._options
         )
-        if self._flat_bytes is None or schedule.statistics.recomputations:
-            return expected
-        return max(expected, self._flat_bytes)
 
     def _compile(self, candidate: Candidate) -> Measured:
         key = candidate.schedule.steps.tobytes()

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from coop_jax import materialize, topology
+from coop_jax import _compat, materialize, topology
 from coop_jax.graph import StepGraph, build_graph
+from coop_jax.program import Program
 from coop_jax.targets import Target
 from coop_jax.traced_step import TracedStep
 
@@ -88,6 +89,12 @@ def compiled_graph(step: TracedStep) -> StepGraph:
     return build_graph(
         step.program, materialize.of_compiled(step.program, compiled), TARGET
     )
+
+
+def run(program: Program, arguments: Any) -> Any:
+    """Equation by equation: XLA fuses nothing, so that equal programs give equal bits."""
+    function = _compat.jaxpr_as_fun(program.to_jaxpr())
+    return function(*jax.tree.leaves(arguments))
 
 
 def copied(tree: Any) -> Any:

@@ -1,5 +1,9 @@
 """Updates that wait for what reads the old value."""
 
+import dataclasses
+import math
+import re
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -8,8 +12,9 @@ from models import transformer_problem
 from steps import NEEDS_CUDA, TARGET, assert_trees_equal, mlp_arguments, traced
 
 from coop_jax import _compat, topology
+from coop_jax._compat import Literal
 from coop_jax.after import after_p
-from coop_jax.graph import build_graph
+from coop_jax.graph import SMALL_OVERWRITE_BYTES, build_graph
 from coop_jax.materialize import from_rules, of_compiled, tag
 from coop_jax.measure import memory_figures
 from coop_jax.plan import (
@@ -39,37 +44,117 @@ def early_update_step(weights, x):
     return new[::-1], gradient.sum()
 
 
-def rewritten(orders_updates, *arguments):
-    step = traced(early_update_step, *arguments, donate_argnums=0)
+def rewritten(step):
+    """As written, in one segment."""
     graph = build_graph(step.program, from_rules(step.program), TARGET)
     segments = cut(graph, unconstrained(graph, PlanOptions()), fence_free_inputs=True)
-    return step, graph, rewrite(graph, segments, orders_updates=orders_updates)
+    assert len(segments) == 1
+    return graph, rewrite(graph, segments)
+
+
+def early_update(**sizes):
+    arguments = mlp_arguments(layers=4, batch=64, width=256, **sizes)
+    return traced(early_update_step, *arguments, donate_argnums=0), arguments
+
+
+def small_transformer(**sizes):
+    problem = transformer_problem(
+        num_layers=2, width=64, num_heads=4, batch_size=4, sequence_length=32, **sizes
+    )
+    arguments = problem.state, problem.batch, problem.key
+    return traced(problem.train_step, *arguments, donate_argnums=0), arguments
+
+
+def ancestors(program):
+    """Of every equation: the numbers of those that its operands come from."""
+    made_by, found = {}, []
+    for number, eqn in enumerate(program.eqns):
+        read = [v for v in eqn.invars if not isinstance(v, Literal)]
+        before = {made_by[v] for v in read if v in made_by}
+        found.append(before.union(*(found[k] for k in before)))
+        made_by.update(dict.fromkeys(eqn.outvars, number))
+    return found, made_by
+
+
+def without_waits(program):
+    """The same program, and nothing waits."""
+    same, eqns = {}, []
+    for eqn in program.eqns:
+        invars = [v if isinstance(v, Literal) else same.get(v, v) for v in eqn.invars]
+        if eqn.primitive is after_p:
+            same[eqn.outvars[0]] = invars[0]
+        else:
+            eqns.append(eqn.replace(invars=invars))
+    assert same
+    return dataclasses.replace(program, eqns=tuple(eqns))
+
+
+@pytest.mark.parametrize("make", [early_update, small_transformer])
+def test_every_reader_comes_before_the_update(make):
+    step, _ = make()
+    graph, program = rewritten(step)
+    before, made_by = ancestors(program)
+    outputs = dict(zip(step.program.outvars, program.outvars, strict=True))
+    assert graph.overwritten_by
+    for operation, olds in graph.overwritten_by.items():
+        new = {outputs.get(graph.tensors[t]) for t in graph.operations[operation].outputs}
+        [update] = {made_by[v] for v in new if v in made_by}
+        for old in olds:
+            var = graph.tensors[old]
+            readers = {
+                k for k, eqn in enumerate(program.eqns) if any(v is var for v in eqn.invars)
+            }
+            assert readers <= {update} | before[update]
+
+
+@pytest.mark.parametrize("make", [early_update, small_transformer])
+def test_nothing_is_waited_for_that_something_else_waits_for(make):
+    """As an operand it would be in memory until then."""
+    step, _ = make()
+    _, program = rewritten(step)
+    before, made_by = ancestors(program)
+    waits = [eqn for eqn in program.eqns if eqn.primitive is after_p]
+    assert waits
+    for eqn in waits:
+        others = [made_by[v] for v in eqn.invars[1:]]
+        assert not any(a in before[b] for a in others for b in others)
 
 
 def test_one_for_every_update_that_another_reader_precedes():
-    step, graph, program = rewritten(True, *mlp_arguments(layers=4, batch=64, width=256))
+    step, _ = early_update()
+    graph, program = rewritten(step)
     waits = [eqn for eqn in program.eqns if eqn.primitive is after_p]
-    weights = {step.program.invars[k] for k in range(4)}
+    # The gradient of the first layer needs all that read its weights.
+    assert {eqn.invars[0] for eqn in waits} <= set(step.program.invars[:4])
     assert len(graph.overwritten_by) == 4
-    assert {eqn.invars[0] for eqn in waits} == weights
-    made = {v: i for i, eqn in enumerate(program.eqns) for v in eqn.outvars}
-    for eqn in waits:
-        readers = [i for i, e in enumerate(program.eqns) if eqn.invars[0] in e.invars]
-        last = max(made[v] for v in eqn.invars[1:])
-        assert last < program.eqns.index(eqn) == max(readers)
-
-
-def test_without_it_nothing_waits():
-    _, _, program = rewritten(False, *mlp_arguments(layers=4, batch=64, width=256))
-    assert all(eqn.primitive is not after_p for eqn in program.eqns)
+    assert len(waits) == 4
 
 
 def test_the_values_are_the_same():
-    arguments = mlp_arguments(layers=4, batch=64, width=256)
-    _, _, program = rewritten(True, *arguments)
+    step, arguments = early_update()
+    _, program = rewritten(step)
     run = jax.jit(_compat.jaxpr_as_fun(program.to_jaxpr()))
     *weights, value = run(*jax.tree.leaves(arguments))
     assert_trees_equal((weights, value), jax.jit(early_update_step)(*arguments))
+
+
+def copied_weights(compiled):
+    """Bytes of every copy of an argument, small ones left out."""
+    [module] = compiled.runtime_executable().hlo_modules()
+    copies = re.findall(r"= f32\[([\d,]+)\]\S* copy\(%state", module.to_string())
+    sizes = [4 * math.prod(map(int, dimensions.split(","))) for dimensions in copies]
+    return [size for size in sizes if size >= SMALL_OVERWRITE_BYTES]
+
+
+def test_on_a_cpu_no_weight_is_copied():
+    """XLA would copy at the first operation what it can't see to be read in time."""
+    step, _ = small_transformer()
+    _, program = rewritten(step)
+    compiled = [step.compile(p) for p in (without_waits(program), program)]
+    assert copied_weights(compiled[0])
+    assert not copied_weights(compiled[1])
+    before, now = (memory_figures(c).temp_bytes for c in compiled)
+    assert now < before
 
 
 def test_it_can_be_batched_and_differentiated():
@@ -105,11 +190,13 @@ def test_on_a_gpu_fewer_weights_are_in_memory_twice():
     pool_bytes = smallest_pool(graph, options).pool_bytes
     segments = cut(graph, plan_pool(graph, pool_bytes, options), fence_free_inputs=True)
 
-    def measured(orders_updates):
-        program = rewrite(graph, segments, orders_updates=orders_updates)
+    program = rewrite(graph, segments)
+
+    def measured(program):
         compiled = step.compile(program)
         return memory_figures(compiled).total_bytes, compiled.as_text().count(" copy(")
 
-    (any_order, copies_then), (in_order, copies_now) = measured(False), measured(True)
+    any_order, copies_then = measured(without_waits(program))
+    in_order, copies_now = measured(program)
     assert copies_now < copies_then
     assert in_order < any_order

@@ -9,10 +9,11 @@ from steps import (
     compiled_graph,
     pooled_arguments,
     pooled_step,
+    run,
     traced,
 )
 
-from coop_jax import _compat, topology
+from coop_jax import topology
 from coop_jax.constants import shared_zeros
 from coop_jax.plan import PlanOptions, plan_pool, unconstrained
 from coop_jax.rewrite import rewrite
@@ -27,10 +28,6 @@ def planned(step, platform):
     schedule = plan_pool(graph, int(0.6 * largest), options)
     segments = cut(graph, schedule, fence_free_inputs=False)
     return rewrite(graph, segments, shared_zeros(step.program, platform))
-
-
-def run(program, args):
-    return _compat.jaxpr_as_fun(program.to_jaxpr())(*jax.tree.leaves(args))
 
 
 def test_equations_that_would_share_the_zeros_of_a_pooling():

@@ -45,6 +45,7 @@ nb::typed<nb::dict, nb::str, Handlers> Registrations() {
   nb::dict cuda;
   // Touches no memory, so it needs no CUDA to be built.
   cuda[coop::kAfterTarget] = Encapsulate(coop::After);
+  cpu[coop::kAfterTarget] = Encapsulate(coop::After);
 #ifdef COOP_HAS_CUDA
   cuda[coop::kExchangeTarget] = Encapsulate(coop::ExchangeCuda);
   cuda[coop::kCheckedExchangeTarget] = Encapsulate(coop::CheckedExchangeCuda);

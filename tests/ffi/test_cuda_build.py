@@ -23,7 +23,7 @@ needs_tools = pytest.mark.skipif(
 def test_platforms_of_the_build():
     registrations = _ext.registrations()
     arena = {"coop_exchange", "coop_checked_exchange", "coop_empty_arena"}
-    assert set(registrations["cpu"]) == {"coop_fence", *arena}
+    assert set(registrations["cpu"]) == {"coop_fence", "coop_after", *arena}
     # It copies nothing, so it needs no CUDA to be built.
     anywhere = {"coop_after"}
     assert set(registrations["CUDA"]) == anywhere | (arena if _ext.has_cuda else set())
