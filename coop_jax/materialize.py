@@ -24,7 +24,7 @@ from coop_jax.constants import fills_an_array
 from coop_jax.costs import aval_bytes, is_fusible
 from coop_jax.hlo_module import Instruction
 from coop_jax.program import Program, writes
-from coop_jax.unnamed import readers_of_unnamed
+from coop_jax.unnamed import readers_of_unnamed, standing_buffers
 from coop_jax.xla_proto import StoredModule, read_stored_module
 from coop_jax.xla_schedule import StoredBuffer
 
@@ -58,6 +58,8 @@ class Materialization:
             equation (XLA:GPU stores the zeros of a `relu`).
         early_bytes: what XLA makes for an equation long before it runs, where there is no
             fence in between, by equation index.
+        standing_bytes: arrays of constants that XLA keeps for much of the step, fences or
+            not (`unnamed.standing_buffers`).
     """
 
     stored_bytes: dict[Any, int]
@@ -69,6 +71,7 @@ class Materialization:
     in_place: InPlace = "elementwise"
     unlisted_bytes: int = 0
     early_bytes: dict[int, int] = dataclasses.field(default_factory=dict)
+    standing_bytes: int = 0
 
     def bytes_of(self, var: Any) -> int:
         """Bytes of a value on one device: XLA's, or those of its type.
@@ -106,8 +109,8 @@ def of_compiled(program: Program, compiled: Any) -> Materialization:
         return from_rules(program)
     shardings = jax.tree.leaves(compiled.input_shardings)
     num_partitions = max((len(s.device_set) for s in shardings), default=1)
-    found = from_compiled(program, module, num_partitions)
     platforms = {d.platform for s in shardings for d in s.device_set}
+    found = from_compiled(program, module, num_partitions, on_cpu=platforms == {"cpu"})
     for platform, in_place in _IN_PLACE.items():
         if platform in platforms:
             return dataclasses.replace(found, in_place=in_place)
@@ -115,7 +118,7 @@ def of_compiled(program: Program, compiled: Any) -> Materialization:
 
 
 def from_compiled(
-    program: Program, module: StoredModule, num_partitions: int = 1
+    program: Program, module: StoredModule, num_partitions: int = 1, *, on_cpu: bool = False
 ) -> Materialization:
     """Read the materialisation of a tagged program off its compiled module."""
     inside = _instructions_by_computation(module)
@@ -134,7 +137,9 @@ def from_compiled(
     early: dict[int, int] = defaultdict(int)
     unnamed: list[StoredBuffer] = []
     lasts = len(module.schedule) // _LASTING
-    unmapped, lasting = 0, 0
+    unmapped, lasting, standing_bytes = 0, 0, 0
+    late = len(program.eqns) // _LASTING
+    standing = standing_buffers(module, _equation_of, late) if on_cpu else frozenset()
     nested: dict[int, int] = defaultdict(int)  # computation -> bytes of its buffers
     for buffer in module.buffers:
         instruction = module.instructions[buffer.instruction]
@@ -142,6 +147,9 @@ def from_compiled(
             continue
         if instruction.computation != module.entry:
             nested[instruction.computation] += buffer.size_bytes
+            continue
+        if buffer.instruction in standing:
+            standing_bytes += buffer.size_bytes
             continue
         near, fused, is_constant = _equations_at(module, inside, buffer)
         value = _stored_value(program, consumers, buffer, near, fused, num_partitions)
@@ -192,6 +200,7 @@ def from_compiled(
         num_partitions,
         unlisted_bytes=module.unlisted_bytes + lasting,
         early_bytes=dict(early),
+        standing_bytes=standing_bytes,
     )
 
 

@@ -251,7 +251,8 @@ def unplanned_bytes(tagged: Any, materialization: materialize.Materialization) -
     """
     figures = memory_figures(tagged)
     most = figures.temp_bytes // _MOST_UNLISTED
-    return figures.fixed_bytes + min(materialization.unlisted_bytes, most)
+    unlisted_bytes = min(materialization.unlisted_bytes, most)
+    return figures.fixed_bytes + unlisted_bytes + materialization.standing_bytes
 
 
 def predicted_fixed_bytes(program: Program) -> int:

@@ -49,10 +49,7 @@ def readers_of_unnamed(
         equation_of: the equation whose name an instruction carries.
     """
     buffers = tuple(buffers)
-    users: dict[int, list[int]] = defaultdict(list)
-    for number in module.schedule:
-        for operand in module.instructions[number].operands:
-            users[operand].append(number)
+    users = _users(module)
     places = [tuple(_readers(module, users, buffer)) for buffer in buffers]
     found: dict[int, int] = {}
 
@@ -92,6 +89,47 @@ def readers_of_unnamed(
     for (equation, _), load in loads.items():
         scratch[equation] = max(scratch[equation], load)
     return Unnamed(dict(scratch), tuple(reader))
+
+
+def standing_buffers(
+    module: StoredModule, equation_of: Callable[[Instruction], int | None], late: int
+) -> frozenset[int]:
+    """Unnamed instructions that need no argument, and are made for late equations.
+
+    No fence stands before what needs nothing: XLA:CPU makes the indices of a pooling's
+    gradient, and the zeros it is added to, at the beginning of the step. Without fences
+    it also looks for the maxima as soon as it can, and then no longer needs the indices.
+
+    Arguments:
+        equation_of: the equation whose name an instruction carries.
+        late: the first equation that is late enough for its constants to be kept for
+            much of the step.
+    """
+    depends: set[int] = set()
+    for number in module.schedule:
+        instruction = module.instructions[number]
+        if instruction.opcode == "parameter" or depends.intersection(instruction.operands):
+            depends.add(number)
+    free = set(module.schedule) - depends
+    buffers = [
+        b
+        for b in module.buffers
+        if b.kind == "temp"
+        and b.instruction in free
+        and equation_of(module.instructions[b.instruction]) is None
+    ]
+    reader = readers_of_unnamed(module, buffers, equation_of).reader
+    return frozenset(
+        b.instruction for b, r in zip(buffers, reader, strict=True) if r >= late
+    )
+
+
+def _users(module: StoredModule) -> dict[int, list[int]]:
+    users: dict[int, list[int]] = defaultdict(list)
+    for number in module.schedule:
+        for operand in module.instructions[number].operands:
+            users[operand].append(number)
+    return users
 
 
 def _readers(
