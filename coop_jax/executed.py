@@ -21,6 +21,7 @@ from coop_jax._compat import Literal
 from coop_jax.costs import flops
 from coop_jax.merge import equation_key
 from coop_jax.placement import fence_equation
+from coop_jax.pool_gradient import original
 from coop_jax.program import Program
 from coop_jax.trace import CHECKPOINTS, flatten
 
@@ -71,8 +72,8 @@ def executed(closed: Any, donated: tuple[bool, ...]) -> Executed:
             # What only has to be there first gives no result.
             same.update(zip(eqn.outvars, invars, strict=False))
             continue
+        eqn = original(eqn.replace(invars=invars))
         total_flops += flops(eqn)
-        eqn = eqn.replace(invars=invars)
         key = None if eqn.effects else equation_key(eqn)
         index = len(eqns) if key is None else first_of.setdefault(key, len(eqns))
         times[index] += 1

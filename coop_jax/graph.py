@@ -24,6 +24,7 @@ from coop_jax.costs import (
 )
 from coop_jax.early_order import early_order
 from coop_jax.materialize import Materialization
+from coop_jax.pool_gradient import original
 from coop_jax.program import Program, may_run_again, reads, writes
 from coop_jax.targets import Target
 
@@ -82,7 +83,7 @@ class StepGraph:
     def describe(self, operation: int) -> str:
         """`dot_general at model.py:12 (loss)` for messages and reports."""
         eqn = self.equation(operation)
-        return f"`{eqn.primitive.name}` at {_compat.source_line(eqn)}"
+        return f"`{original(eqn).primitive.name}` at {_compat.source_line(eqn)}"
 
     def __repr__(self) -> str:
         return (

@@ -23,6 +23,7 @@ from coop_jax.accumulation import accumulations
 from coop_jax.constants import fills_an_array
 from coop_jax.costs import aval_bytes, is_fusible
 from coop_jax.hlo_module import Instruction
+from coop_jax.pool_gradient import pool_gradient_p, scratch_bytes
 from coop_jax.program import Program, writes
 from coop_jax.unnamed import readers_of_unnamed, standing_buffers
 from coop_jax.xla_proto import StoredModule, read_stored_module
@@ -134,6 +135,11 @@ def from_compiled(
         for index, eqn in enumerate(program.eqns)
         if fills_an_array(eqn)
     }
+    pool_gradients = {
+        eqn.outvars[0]: index
+        for index, eqn in enumerate(program.eqns)
+        if eqn.primitive is pool_gradient_p
+    }
     early: dict[int, int] = defaultdict(int)
     unnamed: list[StoredBuffer] = []
     lasts = len(module.schedule) // _LASTING
@@ -157,7 +163,9 @@ def from_compiled(
             value = sums[value][0]
         at = when.get(buffer.instruction)
         if value is not None and at is not None:
-            position[value] = min(position.get(value, at), at)
+            # Its indices have the size of its result, and are made first.
+            first = max if value in pool_gradients else min
+            position[value] = first(position.get(value, at), at)
         if buffer.kind == "argument":
             continue  # a result that takes over an argument: no memory of its own
         if value is not None:
@@ -175,6 +183,8 @@ def from_compiled(
                 early[fills[buffer.size_bytes]] += buffer.size_bytes * is_lasting
             else:
                 lasting += buffer.size_bytes * is_lasting
+    for index in pool_gradients.values():
+        workspace[index] = scratch_bytes(program.eqns[index])
     by_reader = readers_of_unnamed(module, unnamed, _equation_of)
     for index, scratch in by_reader.scratch_bytes.items():
         workspace[index] += scratch

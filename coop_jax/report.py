@@ -10,6 +10,7 @@ from coop_jax import _compat
 from coop_jax.arena import ArenaPlan
 from coop_jax.budget import format_bytes
 from coop_jax.graph import StepGraph
+from coop_jax.pool_gradient import original
 from coop_jax.segments import Segment
 from coop_jax.targets import known_target, memory_bytes
 from coop_jax.verify import Measured
@@ -180,7 +181,7 @@ def _recomputations(graph: StepGraph, segments: list[Segment]) -> tuple[Recomput
         for execution in segment.executions:
             if execution.is_recompute:
                 eqn = graph.equation(execution.operation)
-                key = _compat.source_line(eqn), eqn.primitive.name
+                key = _compat.source_line(eqn), original(eqn).primitive.name
                 counts[key] += 1
                 work[key] += graph.flops[execution.operation]
     items = [

@@ -20,6 +20,7 @@ from coop_jax.arena_run import (
     with_arena_parameter,
 )
 from coop_jax.exchange import empty_arena
+from coop_jax.pool_gradient import with_pool_gradients
 from coop_jax.program import Program
 from coop_jax.trace import flatten
 
@@ -57,7 +58,7 @@ class TracedStep:
         infos = jax.tree.leaves(
             traced.args_info, is_leaf=lambda x: isinstance(x, jax.stages.ArgInfo)
         )
-        return TracedStep(
+        step = TracedStep(
             program=flatten(traced.jaxpr, [info.donated for info in infos]),
             fn=fn,
             args=args,
@@ -66,6 +67,8 @@ class TracedStep:
             out_tree=jax.tree.structure(traced.out_info),
             drop_static=drop_static,
         )
+        program = with_pool_gradients(step.program, step.device().platform)
+        return dataclasses.replace(step, program=program)
 
     def function(self, program: Program) -> Callable:
         """A program as a function with the step's own signature."""

@@ -30,6 +30,7 @@ from coop_jax.pipeline import (
 )
 from coop_jax.plan import expected_bytes, planner_options, unconstrained
 from coop_jax.policies import Policy, Wrap, unwrapped, wrap_with
+from coop_jax.pool_gradient import original
 from coop_jax.program import Program
 from coop_jax.targets import target_of
 from coop_jax.time_model import TimeModel
@@ -254,7 +255,7 @@ class Versions:
     def _is_as_traced(self, program: Program) -> bool:
         """Is it the program that was compiled to see what XLA stores, renamed?"""
         ours, traced = program.eqns, self._traced.program.eqns
-        return [e.primitive for e in ours] == [e.primitive for e in traced]
+        return [e.primitive for e in ours] == [original(e).primitive for e in traced]
 
     def _measured_ratio(self, step: Callable) -> float | None:
         """Median time of the step relative to the unmodified one, in turns with it."""

@@ -2,22 +2,14 @@
 
 import jax
 import pytest
-from steps import NEEDS_CUDA, TARGET, pooled_arguments, pooled_step, traced
+from steps import NEEDS_CUDA, pooled_arguments, pooled_step, traced
 
 from coop_jax import materialize, topology
 from coop_jax.graph import build_graph
 from coop_jax.hlo_module import Instruction
 from coop_jax.measure import memory_figures
 from coop_jax.pipeline import unplanned_bytes
-from coop_jax.plan import (
-    PlanOptions,
-    expected_bytes,
-    planner_options,
-    smallest_pool,
-    unconstrained,
-)
-from coop_jax.rewrite import rewrite
-from coop_jax.segments import cut
+from coop_jax.plan import PlanOptions, expected_bytes, unconstrained
 from coop_jax.targets import named
 from coop_jax.unnamed import readers_of_unnamed
 from coop_jax.xla_proto import StoredModule
@@ -100,8 +92,9 @@ def test_what_no_equation_reads_has_no_reader():
 
 
 def test_on_a_cpu_the_indices_of_a_pooling_are_there_from_the_beginning():
-    """Four of them, and the zeros that its gradient is added to."""
-    step = traced(pooled_step, *pooled_arguments(), donate_argnums=0)
+    """Four of them, and the zeros that its gradient is added to, where XLA makes it."""
+    arguments = jax.tree.map(lambda a: a.astype("bfloat16"), pooled_arguments())
+    step = traced(pooled_step, *arguments, donate_argnums=0)
     compiled = step.compile(materialize.tag(step.program))
     found = materialize.of_compiled(step.program, compiled)
     gradients = [
@@ -110,16 +103,9 @@ def test_on_a_cpu_the_indices_of_a_pooling_are_there_from_the_beginning():
         if eqn.primitive.name == "select_and_scatter_add"
     ]
     assert len(gradients) == 2
-    assert found.standing_bytes == sum(5 * 4 * aval.size for aval in gradients)
+    assert found.standing_bytes == sum((4 * 4 + 2) * aval.size for aval in gradients)
     figures = memory_figures(compiled)
     assert unplanned_bytes(compiled, found) == figures.fixed_bytes + found.standing_bytes
-    graph = build_graph(step.program, found, TARGET)
-    options = planner_options("search", 64)
-    pool = smallest_pool(graph, options)
-    program = rewrite(graph, cut(graph, pool.schedule, fence_free_inputs=False))
-    measured = memory_figures(step.compile(program)).total_bytes
-    predicted = pool.pool_bytes + unplanned_bytes(compiled, found)
-    assert predicted == pytest.approx(measured, rel=0.1)
 
 
 @NEEDS_CUDA
