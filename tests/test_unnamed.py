@@ -103,7 +103,9 @@ def test_on_a_cpu_the_indices_of_a_pooling_are_there_from_the_beginning():
         if eqn.primitive.name == "select_and_scatter_add"
     ]
     assert len(gradients) == 2
-    assert found.standing_bytes == sum((4 * 4 + 2) * aval.size for aval in gradients)
+    # XLA of JAX 0.10 adds up in float32.
+    size = sum(aval.size for aval in gradients)
+    assert found.standing_bytes in ((4 * 4 + 2) * size, (4 * 4 + 4) * size)
     figures = memory_figures(compiled)
     assert unplanned_bytes(compiled, found) == figures.fixed_bytes + found.standing_bytes
 
