@@ -37,7 +37,7 @@ def is_replaceable(eqn: Any, platform: str) -> bool:
         return False
     aval = eqn.outvars[0].aval
     is_known = eqn.params["select_prim"].name in ("ge", "le")
-    return is_known and aval.dtype in _TYPES and aval.size < 2**31
+    return is_known and aval.dtype in _TYPES and aval.size < 2**30
 
 
 def scratch_bytes(eqn: Any) -> int:
@@ -102,7 +102,7 @@ def _gradient(source, operand, *, select_prim, window_dimensions, window_strides
         mode=lax.GatherScatterMode.FILL_OR_DROP,
     )
     low = [before for before, _ in padding]
-    high = [start + size for start, size in zip(low, operand.shape, strict=True)]
+    high = [before + d for before, d in zip(low, operand.shape, strict=True)]
     return lax.slice(added.reshape(shape), low, high)
 
 
