@@ -35,7 +35,6 @@ Primitive = jex.Primitive
 new_jaxpr_eqn = jex.new_jaxpr_eqn
 primitive_batchers = _batching.primitive_batchers
 primitive_jvps = _ad.primitive_jvps
-instantiate_zeros = _ad.instantiate_zeros
 primitive_transposes = _ad.primitive_transposes
 instantiate_zeros = _ad.instantiate_zeros
 register_lowering = _mlir.register_lowering

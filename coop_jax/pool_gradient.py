@@ -25,7 +25,7 @@ from coop_jax.after import after_p
 from coop_jax.program import Program
 
 _NAME = "select_and_scatter_add"
-# Others XLA:CPU computes in a wider type than these.
+# XLA:CPU computes with narrower ones in a wider type: the sums would differ.
 _TYPES = frozenset((np.dtype("float32"), np.dtype("float64")))
 
 pool_gradient_p = Primitive("coop_pool_gradient")

@@ -67,6 +67,8 @@ class TracedStep:
             out_tree=jax.tree.structure(traced.out_info),
             drop_static=drop_static,
         )
+        if step.num_devices() > 1:  # Their shards are left to XLA.
+            return step
         program = with_pool_gradients(step.program, step.device().platform)
         return dataclasses.replace(step, program=program)
 

@@ -116,6 +116,17 @@ def test_other_platforms_keep_theirs():
     assert not any(is_replaceable(eqn, p) for eqn in eqns for p in ("gpu", "tpu"))
 
 
+def test_over_several_devices_it_is_left_to_xla():
+    mesh = jax.make_mesh((2,), ("batch",), devices=jax.devices()[:2])
+    spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    weights, images = pooled_arguments()
+    arguments = jax.device_put(weights, whole), jax.device_put(images, spread)
+    step = traced(pooled_step, *arguments, donate_argnums=0)
+    assert step.num_devices() == 2
+    assert not any(eqn.primitive is pool_gradient_p for eqn in step.program.eqns)
+
+
 def test_it_can_be_batched_and_differentiated():
     arguments = pooled_arguments(levels=1)
     step = traced(pooled_step, *arguments)
