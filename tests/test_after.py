@@ -52,14 +52,14 @@ def rewritten(step):
     return graph, rewrite(graph, segments)
 
 
-def early_update(**sizes):
-    arguments = mlp_arguments(layers=4, batch=64, width=256, **sizes)
+def early_update():
+    arguments = mlp_arguments(layers=4, batch=64, width=256)
     return traced(early_update_step, *arguments, donate_argnums=0), arguments
 
 
-def small_transformer(**sizes):
+def small_transformer():
     problem = transformer_problem(
-        num_layers=2, width=64, num_heads=4, batch_size=4, sequence_length=32, **sizes
+        num_layers=2, width=64, num_heads=4, batch_size=4, sequence_length=32
     )
     arguments = problem.state, problem.batch, problem.key
     return traced(problem.train_step, *arguments, donate_argnums=0), arguments
@@ -124,7 +124,6 @@ def test_one_for_every_update_that_another_reader_precedes():
     step, _ = early_update()
     graph, program = rewritten(step)
     waits = [eqn for eqn in program.eqns if eqn.primitive is after_p]
-    # The gradient of the first layer needs all that read its weights.
     assert {eqn.invars[0] for eqn in waits} <= set(step.program.invars[:4])
     assert len(graph.overwritten_by) == 4
     assert len(waits) == 4
