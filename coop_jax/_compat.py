@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.core
 import jax.extend.core as jex
+from jax._src import compiler as _compiler
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
@@ -24,6 +25,7 @@ from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import mlir as _mlir
 from jax._src.lib import _jax as _jaxlib
+from jax._src.lib import xla_client as _xla_client
 from jax._src.lib.mlir import ir as _ir
 from jax._src.lib.mlir.dialects import hlo as _hlo
 
@@ -205,6 +207,33 @@ def default_device() -> Any:
     if device is None or isinstance(device, str):
         return jax.devices(device)[0]
     return device
+
+
+def module_bytecode(lowered: Any) -> bytes:
+    """The StableHLO module of a `jax.stages.Lowered`, serialized."""
+    return _mlir.module_to_bytecode(lowered.compiler_ir("stablehlo"))
+
+
+def compile_options(device: Any, overrides: dict[str, Any]) -> bytes:
+    """What JAX tells XLA of a step on one device, serialized."""
+    return _compiler.get_compile_options(
+        num_replicas=1,
+        num_partitions=1,
+        device_assignment=[[device]],
+        env_options_overrides=overrides,
+    ).SerializeAsString()
+
+
+def compile_bytecode(device: Any, module: bytes, options: bytes) -> Any:
+    """Compile a serialized module with serialized options for a device."""
+    with _mlir.make_ir_context():
+        return _compiler.backend_compile_and_load(
+            device.client,
+            _ir.Module.parse(module),
+            _xla_client.DeviceList((device,)),
+            _xla_client.CompileOptions.ParseFromString(options),
+            [],
+        )
 
 
 def is_absent(device: Any) -> bool:

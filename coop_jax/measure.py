@@ -9,10 +9,12 @@ from typing import Any
 
 import jax
 
+from coop_jax.until_buffers import AssignedStep
+
 # XLA:TPU compiles nothing that exceeds the chip's memory, but says what it would need.
 _REFUSED = (
-    (re.compile(r"HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds"), True),
-    (re.compile(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm"), False),
+    re.compile(r"HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds"),  # arguments included
+    re.compile(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm"),
 )
 _SUFFIXES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -64,31 +66,43 @@ def memory_figures(compiled: Any) -> MemoryFigures:
     )
 
 
-def compile_measured(compile_step: Callable[[], Any], fixed_bytes: int) -> tuple[Any, int]:
+def compile_measured(compile_step: Callable[[], Any]) -> tuple[Any, int]:
     """Compile, and say what the step needs.
 
     Arguments:
-        compile_step: returns a `jax.stages.Compiled`.
-        fixed_bytes: arguments and results, by prediction.
+        compile_step: returns a `jax.stages.Compiled`, or an `AssignedStep`.
 
     Returns:
-        The executable with XLA's figure for it in bytes; None with what XLA says the
+        What it returns with XLA's figure for it in bytes; None with what XLA says the
         step would need, if it refuses to compile what the device cannot hold.
     """
+    compiled, total_bytes = _compile(compile_step)
+    return (None if _is_refused(compiled) else compiled), total_bytes
+
+
+def compile_to_read(compile_step: Callable[[], Any]) -> Any:
+    """Compile, to read what XLA stores; None if it refuses, and does not say that."""
+    return _compile(compile_step)[0]
+
+
+def _compile(compile_step: Callable[[], Any]) -> tuple[Any, int]:
     try:
         compiled = compile_step()
     except jax.errors.JaxRuntimeError as error:
-        needed = _refused_bytes(str(error), fixed_bytes)
+        needed = _refused_bytes(str(error))
         if needed is None:
             raise
         return None, needed
     return compiled, memory_figures(compiled).total_bytes
 
 
-def _refused_bytes(message: str, fixed_bytes: int) -> int | None:
-    for pattern, temporaries_only in _REFUSED:
+def _is_refused(compiled: Any) -> bool:
+    return isinstance(compiled, AssignedStep) and compiled.is_refused
+
+
+def _refused_bytes(message: str) -> int | None:
+    for pattern in _REFUSED:
         match = pattern.search(message)
         if match is not None:
-            needed = int(float(match[1]) * _SUFFIXES[match[2]])
-            return needed + temporaries_only * fixed_bytes
+            return int(float(match[1]) * _SUFFIXES[match[2]])
     return None

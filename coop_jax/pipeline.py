@@ -17,7 +17,7 @@ from coop_jax.arena_stats import ArenaStats, planned_stats, recorded_stats
 from coop_jax.budget import format_bytes, resolve_budget
 from coop_jax.costs import aval_bytes, flops
 from coop_jax.graph import StepGraph, build_graph
-from coop_jax.measure import compile_measured, memory_figures
+from coop_jax.measure import compile_measured, compile_to_read, memory_figures
 from coop_jax.plan import PlanOptions, needed_bytes, planner_options, unconstrained
 from coop_jax.program import Program
 from coop_jax.realize import ArenaPlacement, XlaPlacement
@@ -206,15 +206,16 @@ def compile_both(traced: TracedStep) -> tuple[Any, int, Any]:
     as_written = jax.jit(traced.fn, **traced.jit_options)
     lowered = as_written.lower(*traced.args, **traced.kwargs)
     tagged = traced.lower(materialize.tag(traced.program))
-    fixed_bytes = predicted_fixed_bytes(traced.program)
 
     def compile_tagged() -> Any:
         with _compat.without_compilation_cache():
-            return compile_measured(tagged.compile, fixed_bytes)[0]
+            return compile_to_read(lambda: traced.compile_lowered(tagged))
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         future = pool.submit(compile_tagged)
-        compiled, unmodified_bytes = compile_measured(lowered.compile, fixed_bytes)
+        compiled, unmodified_bytes = compile_measured(
+            lambda: traced.compile_lowered(lowered)
+        )
         return compiled, unmodified_bytes, future.result()
 
 

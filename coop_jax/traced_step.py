@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from coop_jax import _compat
+from coop_jax import _compat, until_buffers
 from coop_jax.arena_run import (
     StepWithArena,
     carried,
@@ -117,7 +117,13 @@ class TracedStep:
     def compile(self, program: Program) -> Any:
         if has_arena(program):
             return self.carrying(program)
-        return self.lower(program).compile()
+        return self.compile_lowered(self.lower(program))
+
+    def compile_lowered(self, lowered: Any, options: dict[str, Any] | None = None) -> Any:
+        """Compile a version of the step, for the device it is for."""
+        if self.num_devices() == 1 and until_buffers.is_enough_for(self.device()):
+            return until_buffers.compile_until_buffers(lowered, self.device(), options)
+        return lowered.compile(options)
 
     def device(self) -> Any:
         """One of the devices the step runs on."""

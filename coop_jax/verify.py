@@ -253,8 +253,7 @@ class BudgetSearch:
         key = candidate.schedule.steps.tobytes()
         if key not in self._compiled:
             compiled, total_bytes = compile_measured(
-                lambda: self._compile_program(candidate.realized.program),
-                self._fixed_bytes,
+                lambda: self._compile_program(candidate.realized.program)
             )
             measured = Measured(candidate, compiled, total_bytes)
             self._compiled[key] = measured

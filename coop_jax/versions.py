@@ -19,7 +19,7 @@ from coop_jax.comparison import Row
 from coop_jax.errors import InfeasibleBudgetError
 from coop_jax.executed import Executed, executed, recomputes, saved_names
 from coop_jax.graph import build_graph
-from coop_jax.measure import compile_measured, memory_figures
+from coop_jax.measure import compile_measured, compile_to_read, memory_figures
 from coop_jax.pipeline import (
     FittedStep,
     compile_both,
@@ -120,7 +120,9 @@ class Versions:
             return dataclasses.replace(self._by_program[text], name=name)
         step = executed(traced.jaxpr, self._donated)
         options = _KEEP_BARRIERS if self.device.platform == "cpu" else None
-        compiled, measured_bytes = self._compiled(lambda: lowered.compile(options))
+        compiled, measured_bytes = compile_measured(
+            lambda: self._traced.compile_lowered(lowered, options)
+        )
         row = Row(
             name=name,
             kind="checkpoint",
@@ -229,11 +231,6 @@ class Versions:
         self._log("unmodified, and what XLA stores of it")
         return compile_both(self._traced)
 
-    def _compiled(self, compile_step: Callable[[], Any]) -> tuple[Any, int]:
-        """The executable, None if XLA refuses to compile it, and what it needs."""
-        fixed_bytes = predicted_fixed_bytes(self._traced.program)
-        return compile_measured(compile_step, fixed_bytes)
-
     @functools.cached_property
     def _executed_unmodified(self) -> Executed:
         return executed(self._jitted(unwrapped).trace(*self._args).jaxpr, self._donated)
@@ -250,7 +247,7 @@ class Versions:
         self._log("what XLA stores")
         tagged = materialize.tag(program)
         with _compat.without_compilation_cache():
-            return self._compiled(lambda: self._traced.compile(tagged))[0]
+            return compile_to_read(lambda: self._traced.compile(tagged))
 
     def _is_as_traced(self, program: Program) -> bool:
         """Is it the program that was compiled to see what XLA stores, renamed?"""
