@@ -58,6 +58,8 @@ class StepGraph:
         num_inputs: tensors `0 .. num_inputs - 1` are constants and step inputs.
         donated: for every input tensor whether its buffer may be reused.
         in_pool_bytes: bytes every tensor takes in the pool (0: outside of it).
+        near: tensors that take them only if they are kept for longer than in the program
+            (`Materialization.near`).
         core: the same graph for the C++ planner.
         flops: floating point operations of every operation.
         overwritten_by: the donated inputs whose memory an operation's results take over,
@@ -71,6 +73,7 @@ class StepGraph:
     num_inputs: int
     donated: tuple[bool, ...]
     in_pool_bytes: tuple[int, ...]
+    near: frozenset[int]
     core: Any
     flops: tuple[int, ...]
     overwritten_by: dict[int, tuple[int, ...]]
@@ -152,6 +155,9 @@ def build_graph(
         num_inputs=num_inputs,
         donated=tuple(v in donated_vars for v in inputs),
         in_pool_bytes=in_pool,
+        near=frozenset(
+            i for i, v in enumerate(tensors) if in_pool[i] and v in materialization.near
+        ),
         core=core,
         flops=tuple(sum(flops(eqns[i]) for i in op.equations) for op in operations),
         overwritten_by=_by_operation(overwrites),

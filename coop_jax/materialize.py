@@ -61,6 +61,8 @@ class Materialization:
             fence in between, by equation index.
         standing_bytes: arrays of constants that XLA keeps for much of the step, fences or
             not (`unnamed.standing_buffers`).
+        near: values that XLA:TPU keeps in the chip's own memory only. Their bytes are what
+            they take of the main memory once they are kept for longer.
     """
 
     stored_bytes: dict[Any, int]
@@ -73,6 +75,7 @@ class Materialization:
     unlisted_bytes: int = 0
     early_bytes: dict[int, int] = dataclasses.field(default_factory=dict)
     standing_bytes: int = 0
+    near: frozenset[Any] = frozenset()
 
     def bytes_of(self, var: Any) -> int:
         """Bytes of a value on one device: XLA's, or those of its type.
@@ -124,6 +127,7 @@ def from_compiled(
     """Read the materialisation of a tagged program off its compiled module."""
     inside = _instructions_by_computation(module)
     stored: dict[Any, int] = {}
+    near_bytes: dict[Any, int] = defaultdict(int)
     workspace: dict[int, int] = defaultdict(int)
     consumers = _consumers(program)
     sums = accumulations(program)
@@ -170,6 +174,7 @@ def from_compiled(
             continue  # a result that takes over an argument: no memory of its own
         if value is not None:
             stored[value] = max(stored.get(value, 0), buffer.size_bytes)
+            near_bytes[value] = max(near_bytes[value], buffer.near_bytes)
         elif near:
             workspace[near[0]] = max(workspace[near[0]], buffer.size_bytes)
             if at is not None:
@@ -201,8 +206,9 @@ def from_compiled(
         equation = _equation_of(instruction)
         if scratch and equation is not None:
             workspace[equation] += scratch
+    near_only = {v: n for v, n in near_bytes.items() if n and not stored[v]}
     return Materialization(
-        stored,
+        stored | near_only,
         dict(workspace),
         position,
         unmapped,
@@ -211,6 +217,7 @@ def from_compiled(
         unlisted_bytes=module.unlisted_bytes + lasting,
         early_bytes=dict(early),
         standing_bytes=standing_bytes,
+        near=frozenset(near_only),
     )
 
 

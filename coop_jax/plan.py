@@ -99,6 +99,7 @@ def expected_bytes(graph: StepGraph, schedule: Any, options: PlanOptions) -> int
     of packing makes of the tensors' lifetimes. XLA's lifetimes differ from the plan's in
     detail, and packing is sensitive to detail: XLA needed all of the difference for some of
     the tightest plans, nothing of it for others. Where there is room there is hardly any.
+    XLA:TPU packs otherwise: `tpu_heap.expected_heap_bytes`.
     """
     needed = needed_bytes(schedule, options)
     if not _packed_by_xla(options):

@@ -20,6 +20,7 @@ from coop_jax.random_bits import kept_in_halves
 from coop_jax.rewrite import rewrite
 from coop_jax.segments import Segment, cut
 from coop_jax.targets import Target
+from coop_jax.tpu_heap import expected_heap
 
 PLACEMENTS = ("xla", "arena")
 # Of JAX's platforms, those that have the arena's custom calls.
@@ -41,10 +42,14 @@ class XlaPlacement:
     Arguments:
         program: the step.
         platform: JAX's name of the platform that the step is compiled for.
+
+    Attributes:
+        packs_by_time: whether XLA places buffers as XLA:TPU does (`coop_jax.tpu_heap`).
     """
 
     def __init__(self, program: Program, platform: str) -> None:
         self._fence_free_inputs = input_copies_are_free(platform)
+        self.packs_by_time = platform == "tpu"
         self._shared_zeros = shared_zeros(program, platform)
         self._halved_bits = kept_in_halves(program, platform)
 
@@ -52,6 +57,8 @@ class XlaPlacement:
         self, graph: StepGraph, schedule: Schedule, options: PlanOptions
     ) -> int:
         """Temporaries that the compiled step is expected to need."""
+        if self.packs_by_time:
+            return expected_heap(graph, schedule).bytes
         return plan.expected_bytes(graph, schedule, options)
 
     def realize(self, graph: StepGraph, schedule: Schedule) -> Realization:

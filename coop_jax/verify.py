@@ -24,6 +24,7 @@ from coop_jax.plan import (
 )
 from coop_jax.program import Program
 from coop_jax.realize import Realization, XlaPlacement
+from coop_jax.scan import scan_down, scan_tightest
 
 _MAX_COMPILATIONS = 5
 # A first plan leaves this part of the room free: most compiled steps need up to about a
@@ -41,6 +42,9 @@ _AFTER_A_MISS = 3
 # When nothing else fits: the smallest pool that can be planned, and how much of it the
 # plan may use where no single operation needs more.
 _FLOOR_PREFERENCES = (0.9, 0.8)
+# Where plans are scanned: so many are compiled at most, of the tightest and of the others.
+_TIGHTEST = 3
+_MAX_SCANNED = 3
 # Plans that are expected not to fit are made again, not compiled; so often between two
 # compilations.
 _MOST_SKIPPED = 4
@@ -122,7 +126,8 @@ class BudgetSearch:
 
     def run(self, budget_bytes: int) -> Measured:
         """The best plan found that XLA confirms; raises `InfeasibleBudgetError`."""
-        best = self._search(budget_bytes)
+        by_time = self._placement.packs_by_time
+        best = (self._search_scanned if by_time else self._search)(budget_bytes)
         if best is not None:
             return best
         graph, smallest = self._smallest_pool()
@@ -151,15 +156,20 @@ class BudgetSearch:
         as long as they get smaller.
         """
         pool = smallest.pool_bytes
-        schedules = [smallest.schedule] + [
-            plan_pool(graph, pool, self._options, int(part * pool)) or smallest.schedule
-            for part in _FLOOR_PREFERENCES
-        ]
-        schedules.sort(key=lambda s: self._planned_bytes(graph, s))
+        if self._placement.packs_by_time:
+            tightest = scan_tightest(self._graphs, self._options, pool)
+            plans = [(found.graph, found.schedule) for found in tightest[:_TIGHTEST]]
+        else:
+            schedules = [smallest.schedule] + [
+                plan_pool(graph, pool, self._options, int(part * pool)) or smallest.schedule
+                for part in _FLOOR_PREFERENCES
+            ]
+            schedules.sort(key=lambda s: self._planned_bytes(graph, s))
+            plans = [(graph, schedule) for schedule in schedules]
         tried: list[Measured] = []
         error = 0
-        for schedule in schedules:
-            candidate = self._candidate(graph, schedule, error)
+        for plan in plans:
+            candidate = self._candidate(*plan, error)
             measured = self._compile(candidate)
             error = measured.total_bytes - candidate.planned_bytes
             tried.append(measured)
@@ -214,6 +224,44 @@ class BudgetSearch:
                 break
             # Half of it: the error of one plan says little about that of the next.
             preferred, error = preferred + -over // 2, 0
+        return best
+
+    def _search_scanned(self, budget_bytes: int) -> Measured | None:
+        """Of many plans, the one that recomputes least of those expected to fit."""
+        room = budget_bytes - self._fixed_bytes
+        if room <= 0:
+            return None
+        scanned = scan_down(self._graphs, self._options, room)
+        best: Measured | None = None
+        tried: set[bytes] = set()
+        error = 0
+        while len(tried) < _MAX_SCANNED:
+            fits = [
+                found
+                for found in scanned
+                if found.key not in tried and found.likely_bytes + error <= room
+            ]
+            if not fits:
+                break
+            found = fits[0]  # Those that recompute least come first.
+            if best is not None and found.recompute_seconds >= best.recompute_seconds:
+                break
+            tried.add(found.key)
+            candidate = self._candidate(found.graph, found.schedule, error)
+            measured = self._compile(candidate)
+            over = measured.total_bytes - budget_bytes
+            if over > 0 or measured.compiled is None:
+                if best is not None:
+                    break
+                missed_by = measured.total_bytes - candidate.planned_bytes
+                error = max(error, missed_by, 0) + room // _LEAST_STEP
+                continue
+            best = measured
+            gain = best.recompute_seconds / found.schedule.statistics.compute_seconds
+            enough = _SLACK_WORTH_USING * (1 if len(tried) == 1 else _AFTER_A_MISS)
+            if -over <= enough * room or gain <= _GAIN_WORTH_TRYING:
+                break
+            error = over // 2  # Negative: the next may be expected to need more.
         return best
 
     def _plan(

@@ -21,6 +21,7 @@ from coop_jax.executed import Executed, executed, recomputes, saved_names
 from coop_jax.graph import build_graph
 from coop_jax.measure import compile_measured, compile_to_read, memory_figures
 from coop_jax.pipeline import (
+    XLA_PLACES,
     FittedStep,
     compile_both,
     fit_smallest,
@@ -28,7 +29,7 @@ from coop_jax.pipeline import (
     predicted_fixed_bytes,
     unplanned_bytes,
 )
-from coop_jax.plan import expected_bytes, planner_options, unconstrained
+from coop_jax.plan import planner_options, unconstrained
 from coop_jax.policies import Policy, Wrap, unwrapped, wrap_with
 from coop_jax.pool_gradient import original
 from coop_jax.program import Program
@@ -208,6 +209,7 @@ class Versions:
         graph = build_graph(program, stored.without_early(), target)
         options = planner_options("search", target.alignment_bytes)
         schedule = unconstrained(graph, options)
+        expected_bytes = XLA_PLACES.placement(self._traced).expected_bytes
         return fixed_bytes + lasting_bytes + expected_bytes(graph, schedule, options)
 
     def _step(self, wrap: Wrap) -> Callable:

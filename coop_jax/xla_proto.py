@@ -14,6 +14,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+
 from coop_jax import xla_schedule
 from coop_jax.hlo_module import Instruction, read_module
 from coop_jax.protobuf_wire import fields, integers
@@ -70,12 +72,18 @@ def read_stored_module(compiled: Any) -> StoredModule | None:
     elif schedule:
         buffers = xla_schedule.stored_buffers(module)
         temp_bytes = analysis.temp_size_in_bytes if analysis is not None else 0
-        unlisted_bytes = max(0, temp_bytes - xla_schedule.heap_bytes(module))
+        heap_bytes = xla_schedule.heap_bytes(module, on_tpu=_is_on_tpu(compiled))
+        unlisted_bytes = max(0, temp_bytes - heap_bytes)
     else:
         return None
     return StoredModule(
         module.instructions, module.roots, module.entry, schedule, buffers, unlisted_bytes
     )
+
+
+def _is_on_tpu(compiled: Any) -> bool:
+    shardings = jax.tree.leaves(compiled.input_shardings)
+    return any(d.platform == "tpu" for s in shardings for d in s.device_set)
 
 
 def _read_buffers(data: bytes) -> Iterator[StoredBuffer]:

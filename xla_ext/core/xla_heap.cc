@@ -68,40 +68,61 @@ class BlockReader {
 
 }  // namespace
 
-Bytes XlaHeapBytes(std::span<const PackingBlock> blocks, Bytes alignment) {
+Bytes XlaHeapBytes(std::span<const PackingBlock> blocks, Bytes alignment,
+                   HeapOrder heap_order) {
   CheckBlocks("xla_heap_bytes", blocks, alignment);
   Bytes largest_first = 0;
   Bytes longest_first = 0;
+  Bytes earliest_first = 0;
   for (const PackingProblem& problem : SplitPacking(blocks, alignment)) {
     GreedyPacker packer(problem);
     std::vector<int32_t> order(problem.blocks.size());
     std::iota(order.begin(), order.end(), 0);
+    const auto source = [&](int32_t i) { return problem.blocks[At(i)].source; };
+    const auto first = [&](int32_t i) { return blocks[At(source(i))].first; };
     const auto length = [&](int32_t i) {
-      const PackingBlock& block = blocks[At(problem.blocks[At(i)].source)];
-      return block.last - block.first;
+      return blocks[At(source(i))].last - first(i);
     };
     const auto bytes = [&](int32_t i) { return problem.blocks[At(i)].bytes; };
-    const auto peak = [&] {
+    const auto place = [&](const auto& comes_before, Bytes& peak) {
+      std::stable_sort(order.begin(), order.end(), comes_before);
       int64_t work = 0;
-      return packer
-          .Place(order, Fit::kBest, std::numeric_limits<Bytes>::max(), work)
-          ->peak_bytes;
+      peak = std::max(
+          peak,
+          packer
+              .Place(order, Fit::kBest, std::numeric_limits<Bytes>::max(), work)
+              ->peak_bytes);
     };
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return std::tuple(bytes(a), length(a)) > std::tuple(bytes(b), length(b));
-    });
-    largest_first = std::max(largest_first, peak());
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return std::tuple(length(a), bytes(a)) > std::tuple(length(b), bytes(b));
-    });
-    longest_first = std::max(longest_first, peak());
+    if (heap_order == HeapOrder::kByTime) {
+      place(
+          [&](int32_t a, int32_t b) {
+            return std::tuple(first(a), source(a)) <
+                   std::tuple(first(b), source(b));
+          },
+          earliest_first);
+      continue;
+    }
+    place(
+        [&](int32_t a, int32_t b) {
+          return std::tuple(bytes(a), length(a)) >
+                 std::tuple(bytes(b), length(b));
+        },
+        largest_first);
+    place(
+        [&](int32_t a, int32_t b) {
+          return std::tuple(length(a), bytes(a)) >
+                 std::tuple(length(b), bytes(b));
+        },
+        longest_first);
   }
-  return std::min(largest_first, longest_first);
+  return heap_order == HeapOrder::kByTime
+             ? earliest_first
+             : std::min(largest_first, longest_first);
 }
 
 Bytes XlaHeapBytes(const Graph& graph, const Schedule& schedule) {
-  return XlaHeapBytes(BlockReader(graph, schedule).blocks(),
-                      schedule.alignment);
+  return XlaHeapBytes(BlockReader(graph, schedule).blocks(), schedule.alignment,
+                      HeapOrder::kBySizeOrLength);
 }
 
 }  // namespace coop

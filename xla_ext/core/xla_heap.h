@@ -11,13 +11,20 @@
 
 namespace coop {
 
-// The peak of XLA's packing (GlobalDecreasingSizeBestFitHeap): blocks with the
-// largest first, or with the longest-lived first, each in the smallest gap that
-// holds it; the better of the two.
-[[nodiscard]] Bytes XlaHeapBytes(std::span<const PackingBlock> blocks,
-                                 Bytes alignment);
+// Which block XLA places next; each goes into the smallest gap that holds it.
+enum class HeapOrder {
+  // GlobalDecreasingSizeBestFitHeap: the largest first, or the longest-lived
+  // first; the better of the two.
+  kBySizeOrLength,
+  // XLA:TPU's main memory: as they begin, like an allocator at run time.
+  kByTime,
+};
 
-// The same for the tensors and workspaces of `schedule`, in its own order of
+// The peak of XLA's packing.
+[[nodiscard]] Bytes XlaHeapBytes(std::span<const PackingBlock> blocks,
+                                 Bytes alignment, HeapOrder order);
+
+// By size or length, for the tensors and workspaces of `schedule`, in its own order of
 // operations; a tensor that takes over another's block shares it.
 [[nodiscard]] Bytes XlaHeapBytes(const Graph& graph, const Schedule& schedule);
 

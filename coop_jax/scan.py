@@ -1,0 +1,86 @@
+"""Scan: plans for many sizes of the pool, where XLA packs worse than a plan does.
+
+On a TPU what a step needs is not what its plan keeps alive (`coop_jax.tpu_heap`), and a
+plan that keeps less may well need more. Plans are cheap and compilations are not: so plan
+for sizes around the room there is, and compile what is expected to fit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from coop_jax.graph import StepGraph
+from coop_jax.plan import PlanOptions, plan_pool
+from coop_jax.tpu_heap import ExpectedHeap, expected_heap
+
+# From this part of the room downwards, by this factor. Values that stay in the chip's own
+# memory are in the plan and not in the room.
+_FIRST = 1.25
+_FACTOR = 0.97
+# So many plans in a row that need this part of the room at most end the scan: the next
+# ones recompute more, and need less than there is.
+_ENOUGH = 4
+_WELL_WITHIN = 0.92
+# The tightest plans: from the smallest pool upwards.
+_TIGHTEST = 10
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scanned:
+    """A plan, and what its step is expected to need."""
+
+    graph: StepGraph
+    schedule: Any
+    expected: ExpectedHeap
+
+    @property
+    def likely_bytes(self) -> int:
+        """What it hardly needs more than."""
+        return self.expected.bytes + self.expected.spread_bytes
+
+    @property
+    def key(self) -> bytes:
+        return self.schedule.steps.tobytes()
+
+    @property
+    def recompute_seconds(self) -> float:
+        return self.schedule.statistics.recompute_seconds
+
+
+def scan_down(
+    graphs: Sequence[StepGraph], options: PlanOptions, room: int
+) -> list[Scanned]:
+    """Plans around a room in bytes, those that recompute least first."""
+    found: dict[bytes, Scanned] = {}
+    pool, within = _FIRST * room, 0
+    while within < _ENOUGH:
+        plans = list(_plans(graphs, options, int(pool)))
+        if not plans:
+            break
+        found.update((plan.key, plan) for plan in plans)
+        fits = min(plan.likely_bytes for plan in plans) <= _WELL_WITHIN * room
+        within = within + 1 if fits else 0
+        pool *= _FACTOR
+    return sorted(found.values(), key=lambda plan: plan.recompute_seconds)
+
+
+def scan_tightest(
+    graphs: Sequence[StepGraph], options: PlanOptions, smallest_pool: int
+) -> list[Scanned]:
+    """Plans with the smallest pools, those that are likely to need least first."""
+    found: dict[bytes, Scanned] = {}
+    for i in range(_TIGHTEST):
+        pool = int(smallest_pool / _FACTOR**i) + 1
+        found.update((plan.key, plan) for plan in _plans(graphs, options, pool))
+    return sorted(found.values(), key=lambda plan: plan.likely_bytes)
+
+
+def _plans(
+    graphs: Sequence[StepGraph], options: PlanOptions, pool_bytes: int
+) -> Iterator[Scanned]:
+    for graph in graphs:
+        schedule = plan_pool(graph, pool_bytes, options)
+        if schedule is not None:
+            yield Scanned(graph, schedule, expected_heap(graph, schedule))
