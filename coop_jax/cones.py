@@ -24,6 +24,7 @@ from coop_jax.program import Program, may_run_again, reads, writes
 # A chain of unstored equations longer than this that several operations share is taken
 # to be stored at its end: XLA stops duplicating long before.
 _LONGEST_SHARED_CONE = 64
+_SCATTERS = frozenset(("scatter", "scatter-add"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def _stored_values(program: Program, materialization: Materialization) -> set[An
     for i, eqn in enumerate(program.eqns):
         for v in reads(eqn):
             consumers[v].add(i)
-    heavy, cone_size = _cone_weights(program, stored)
+    heavy, cone_size = _cone_weights(program, stored, materialization.fuses_scatters)
 
     def sink_of(i: int) -> Any:
         eqn = program.eqns[i]
@@ -100,14 +101,20 @@ def _stored_values(program: Program, materialization: Materialization) -> set[An
     return stored - inputs
 
 
-def _cone_weights(program: Program, stored: set[Any]) -> tuple[list[bool], list[int]]:
+def _cone_weights(
+    program: Program, stored: set[Any], fuses_scatters: bool
+) -> tuple[list[bool], list[int]]:
     """For every equation: does its cone hold unfusible work, and how long is it?"""
+
+    def is_light(eqn: Any) -> bool:
+        return is_fusible(eqn) or (fuses_scatters and eqn.primitive.name in _SCATTERS)
+
     heavy_value: dict[Any, bool] = {}
     size_value: dict[Any, int] = {}
     heavy, size = [], []
     for eqn in program.eqns:
         inner = [v for v in reads(eqn) if v not in stored]
-        heavy.append(not is_fusible(eqn) or any(heavy_value.get(v, False) for v in inner))
+        heavy.append(not is_light(eqn) or any(heavy_value.get(v, False) for v in inner))
         size.append(1 + sum(size_value.get(v, 0) for v in inner))
         for v in writes(eqn):
             if v not in stored:

@@ -86,6 +86,12 @@ class Materialization:
         stored = self.stored_bytes.get(var)
         return aval_bytes(var.aval) // self.num_partitions if stored is None else stored
 
+    @property
+    def fuses_scatters(self) -> bool:
+        """XLA:TPU turns the scatter of a cross-entropy's gradient into a comparison, and
+        makes it in every matrix product that reads the gradient."""
+        return self.source == "compiled" and self.in_place == "fusions"
+
     def without_early(self) -> Materialization:
         """The same, but for the scratch that is made early."""
         workspace = {

@@ -20,6 +20,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -171,11 +172,20 @@ def _found(folder: str, pattern: str) -> pathlib.Path | None:
 
 
 def _compile_task() -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     name, module, options = pickle.load(sys.stdin.buffer)
     try:
         _compat.compile_bytecode(named_device(name), module, options)
     except jax.errors.JaxRuntimeError as error:
         sys.exit(str(error))
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed cannot kill its child, which would go on for minutes."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 if __name__ == "__main__":
