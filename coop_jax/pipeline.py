@@ -15,6 +15,7 @@ from coop_jax.arena import NO_ARENA, ArenaPlan
 from coop_jax.arena_run import StepWithArena
 from coop_jax.arena_stats import ArenaStats, planned_stats, recorded_stats
 from coop_jax.budget import format_bytes, resolve_budget
+from coop_jax.candidates import Candidate, Measured
 from coop_jax.costs import aval_bytes, flops
 from coop_jax.graph import StepGraph, build_graph
 from coop_jax.measure import compile_measured, compile_to_read, memory_figures
@@ -24,7 +25,7 @@ from coop_jax.realize import ArenaPlacement, XlaPlacement
 from coop_jax.report import Plan, planned_plan, unmodified_plan
 from coop_jax.targets import Target, target_of
 from coop_jax.traced_step import TracedStep
-from coop_jax.verify import BudgetSearch, Candidate, Measured
+from coop_jax.verify import BudgetSearch
 
 # What XLA's temporaries take beyond the buffers it lists counts as fixed up to this part.
 _MOST_UNLISTED = 10

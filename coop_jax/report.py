@@ -9,11 +9,11 @@ from typing import Any
 from coop_jax import _compat
 from coop_jax.arena import ArenaPlan
 from coop_jax.budget import format_bytes
+from coop_jax.candidates import Measured
 from coop_jax.graph import StepGraph
 from coop_jax.pool_gradient import original
 from coop_jax.segments import Segment
 from coop_jax.targets import known_target, memory_bytes
-from coop_jax.verify import Measured
 
 _LINES_IN_REPORT = 5
 

@@ -8,11 +8,11 @@ shows corrects the pool of the next. A step over the budget is never returned.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from coop_jax.budget import format_bytes
+from coop_jax.candidates import Candidate, Measured, least
 from coop_jax.errors import InfeasibleBudgetError
 from coop_jax.graph import StepGraph
 from coop_jax.measure import compile_measured
@@ -23,8 +23,8 @@ from coop_jax.plan import (
     smallest_pool,
 )
 from coop_jax.program import Program
-from coop_jax.realize import Realization, XlaPlacement
-from coop_jax.scan import scan_down, scan_tightest
+from coop_jax.realize import XlaPlacement
+from coop_jax.scanned_search import ScannedSearch
 
 _MAX_COMPILATIONS = 5
 # A first plan leaves this part of the room free: most compiled steps need up to about a
@@ -42,40 +42,9 @@ _AFTER_A_MISS = 3
 # When nothing else fits: the smallest pool that can be planned, and how much of it the
 # plan may use where no single operation needs more.
 _FLOOR_PREFERENCES = (0.9, 0.8)
-# Where plans are scanned: so many are compiled at most, of the tightest and of the others.
-_TIGHTEST = 3
-_MAX_SCANNED = 3
 # Plans that are expected not to fit are made again, not compiled; so often between two
 # compilations.
 _MOST_SKIPPED = 4
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Candidate:
-    """A plan with its rewritten program.
-
-    `planned_bytes` is what the schedule needs by itself, `predicted_bytes` that and the
-    error that an earlier plan showed.
-    """
-
-    graph: StepGraph
-    schedule: Any
-    realized: Realization
-    planned_bytes: int
-    predicted_bytes: int
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Measured:
-    """A compiled candidate with XLA's figure; not compiled where XLA refuses to."""
-
-    candidate: Candidate
-    compiled: Any
-    total_bytes: int
-
-    @property
-    def recompute_seconds(self) -> float:
-        return self.candidate.schedule.statistics.recompute_seconds
 
 
 class BudgetSearch:
@@ -126,12 +95,15 @@ class BudgetSearch:
 
     def run(self, budget_bytes: int) -> Measured:
         """The best plan found that XLA confirms; raises `InfeasibleBudgetError`."""
-        by_time = self._placement.packs_by_time
-        best = (self._search_scanned if by_time else self._search)(budget_bytes)
+        scanned = self._scanned()
+        best = scanned.best(budget_bytes) if scanned else self._search(budget_bytes)
         if best is not None:
             return best
         graph, smallest = self._smallest_pool()
-        found = self._floor(graph, smallest, budget_bytes)
+        if scanned:
+            found = scanned.tightest(smallest.pool_bytes, budget_bytes)
+        else:
+            found = self._floor(graph, smallest, budget_bytes)
         if found.total_bytes <= budget_bytes and found.compiled is not None:
             return found
         raise InfeasibleBudgetError(
@@ -143,7 +115,24 @@ class BudgetSearch:
 
     def smallest(self) -> Measured:
         """The step that needs the least of those tried when no budget is small enough."""
-        return self._floor(*self._smallest_pool(), 0)
+        graph, smallest = self._smallest_pool()
+        scanned = self._scanned()
+        if scanned:
+            return scanned.tightest(smallest.pool_bytes, 0)
+        return self._floor(graph, smallest, 0)
+
+    def _scanned(self) -> ScannedSearch | None:
+        """Where XLA packs worse than a plan does, plans are searched otherwise."""
+        if not self._placement.packs_by_time:
+            return None
+        return ScannedSearch(
+            self._graphs,
+            self._options,
+            self._fixed_bytes,
+            lambda plan, error: self._compile(
+                self._candidate(plan.graph, plan.schedule, error)
+            ),
+        )
 
     def _floor(
         self, graph: StepGraph, smallest: SmallestPool, budget_bytes: int
@@ -156,27 +145,22 @@ class BudgetSearch:
         as long as they get smaller.
         """
         pool = smallest.pool_bytes
-        if self._placement.packs_by_time:
-            tightest = scan_tightest(self._graphs, self._options, pool)
-            plans = [(found.graph, found.schedule) for found in tightest[:_TIGHTEST]]
-        else:
-            schedules = [smallest.schedule] + [
-                plan_pool(graph, pool, self._options, int(part * pool)) or smallest.schedule
-                for part in _FLOOR_PREFERENCES
-            ]
-            schedules.sort(key=lambda s: self._planned_bytes(graph, s))
-            plans = [(graph, schedule) for schedule in schedules]
+        schedules = [smallest.schedule] + [
+            plan_pool(graph, pool, self._options, int(part * pool)) or smallest.schedule
+            for part in _FLOOR_PREFERENCES
+        ]
+        schedules.sort(key=lambda s: self._planned_bytes(graph, s))
         tried: list[Measured] = []
         error = 0
-        for plan in plans:
-            candidate = self._candidate(*plan, error)
+        for schedule in schedules:
+            candidate = self._candidate(graph, schedule, error)
             measured = self._compile(candidate)
             error = measured.total_bytes - candidate.planned_bytes
             tried.append(measured)
-            is_better = tried.count(measured) == 1 and measured is min(tried, key=_least)
-            if not is_better or _least(measured) <= (False, budget_bytes):
+            is_better = tried.count(measured) == 1 and measured is min(tried, key=least)
+            if not is_better or least(measured) <= (False, budget_bytes):
                 break
-        return min(tried, key=_least)
+        return min(tried, key=least)
 
     def _search(self, budget_bytes: int) -> Measured | None:
         """Use less until XLA's figure fits; then once try to use what is left."""
@@ -224,44 +208,6 @@ class BudgetSearch:
                 break
             # Half of it: the error of one plan says little about that of the next.
             preferred, error = preferred + -over // 2, 0
-        return best
-
-    def _search_scanned(self, budget_bytes: int) -> Measured | None:
-        """Of many plans, the one that recomputes least of those expected to fit."""
-        room = budget_bytes - self._fixed_bytes
-        if room <= 0:
-            return None
-        scanned = scan_down(self._graphs, self._options, room)
-        best: Measured | None = None
-        tried: set[bytes] = set()
-        error = 0
-        while len(tried) < _MAX_SCANNED:
-            fits = [
-                found
-                for found in scanned
-                if found.key not in tried and found.likely_bytes + error <= room
-            ]
-            if not fits:
-                break
-            found = fits[0]  # Those that recompute least come first.
-            if best is not None and found.recompute_seconds >= best.recompute_seconds:
-                break
-            tried.add(found.key)
-            candidate = self._candidate(found.graph, found.schedule, error)
-            measured = self._compile(candidate)
-            over = measured.total_bytes - budget_bytes
-            if over > 0 or measured.compiled is None:
-                if best is not None:
-                    break
-                missed_by = measured.total_bytes - candidate.planned_bytes
-                error = max(error, missed_by, 0) + room // _LEAST_STEP
-                continue
-            best = measured
-            gain = best.recompute_seconds / found.schedule.statistics.compute_seconds
-            enough = _SLACK_WORTH_USING * (1 if len(tried) == 1 else _AFTER_A_MISS)
-            if -over <= enough * room or gain <= _GAIN_WORTH_TRYING:
-                break
-            error = over // 2  # Negative: the next may be expected to need more.
         return best
 
     def _plan(
@@ -312,8 +258,3 @@ class BudgetSearch:
                 f"{measured.recompute_seconds:.2e} s"
             )
         return self._compiled[key]
-
-
-def _least(measured: Measured) -> tuple[bool, int]:
-    """Orders steps by what they need; those that XLA refuses to compile come last."""
-    return (measured.compiled is None, measured.total_bytes)

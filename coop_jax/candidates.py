@@ -1,0 +1,42 @@
+"""Candidates: a plan for a budget with its program, and what XLA says of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from coop_jax.graph import StepGraph
+from coop_jax.realize import Realization
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Candidate:
+    """A plan with its rewritten program.
+
+    `planned_bytes` is what the schedule needs by itself, `predicted_bytes` that and the
+    error that an earlier plan showed.
+    """
+
+    graph: StepGraph
+    schedule: Any
+    realized: Realization
+    planned_bytes: int
+    predicted_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Measured:
+    """A compiled candidate with XLA's figure; not compiled where XLA refuses to."""
+
+    candidate: Candidate
+    compiled: Any
+    total_bytes: int
+
+    @property
+    def recompute_seconds(self) -> float:
+        return self.candidate.schedule.statistics.recompute_seconds
+
+
+def least(measured: Measured) -> tuple[bool, int]:
+    """Orders steps by what they need; those that XLA refuses to compile come last."""
+    return (measured.compiled is None, measured.total_bytes)

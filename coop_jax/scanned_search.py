@@ -1,0 +1,100 @@
+"""Scanned search: the plan for a budget where XLA packs worse than a plan does.
+
+As `BudgetSearch`, for a TPU: not one plan at a time, corrected by what the last one was
+missed by, but of many plans those that are likely to fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from coop_jax.candidates import Measured, least
+from coop_jax.graph import StepGraph
+from coop_jax.plan import PlanOptions
+from coop_jax.scan import Scanned, scan_down, scan_tightest
+
+_MAX_COMPILATIONS = 3
+# After a miss a plan has to leave this part of the room.
+_LEAST_STEP = 100
+# A plan that fits ends the search if it leaves no more of the room, or recomputes for no
+# more of the step's time.
+_SLACK_WORTH_USING = 0.04
+_GAIN_WORTH_TRYING = 0.02
+
+
+class ScannedSearch:
+    """Plans for many pools, and compiles the most promising.
+
+    Arguments:
+        graphs: the step's graph, in every order of operations that it may be planned in.
+        options: of the planner.
+        fixed_bytes: arguments and results.
+        compile_plan: compiles a plan, given what earlier ones were missed by in bytes.
+    """
+
+    def __init__(
+        self,
+        graphs: Sequence[StepGraph],
+        options: PlanOptions,
+        fixed_bytes: int,
+        compile_plan: Callable[[Scanned, int], Measured],
+    ) -> None:
+        self._graphs = graphs
+        self._options = options
+        self._fixed_bytes = fixed_bytes
+        self._compile_plan = compile_plan
+
+    def best(self, budget_bytes: int) -> Measured | None:
+        """The plan that recomputes least of those found to keep a budget."""
+        room = budget_bytes - self._fixed_bytes
+        plans = scan_down(self._graphs, self._options, room) if room > 0 else []
+        found: Measured | None = None
+        tried: set[bytes] = set()
+        error = 0
+        while len(tried) < _MAX_COMPILATIONS:
+            plan = self._next(plans, tried, room, error)
+            if plan is None:
+                break
+            if found is not None and plan.recompute_seconds >= found.recompute_seconds:
+                break
+            tried.add(plan.key)
+            measured = self._compile_plan(plan, error)
+            over = measured.total_bytes - budget_bytes
+            missed_by = measured.total_bytes - measured.candidate.planned_bytes
+            if over > 0 or measured.compiled is None:
+                if found is not None:
+                    break
+                error = max(error, missed_by, 0) + room // _LEAST_STEP
+                continue
+            found = measured
+            gain = found.recompute_seconds / plan.schedule.statistics.compute_seconds
+            if -over <= _SLACK_WORTH_USING * room or gain <= _GAIN_WORTH_TRYING:
+                break
+            # Half of what is left, or all that this one needed less than expected.
+            error = min(over // 2, missed_by)
+        return found
+
+    def tightest(self, smallest_pool: int, budget_bytes: int) -> Measured:
+        """The first of the tightest plans that keeps the budget, or else the smallest."""
+        plans = scan_tightest(self._graphs, self._options, smallest_pool)
+        tried: list[Measured] = []
+        error = 0
+        for plan in plans[:_MAX_COMPILATIONS]:
+            measured = self._compile_plan(plan, error)
+            error = measured.total_bytes - measured.candidate.planned_bytes
+            tried.append(measured)
+            if least(measured) <= (False, budget_bytes):
+                break
+        return min(tried, key=least)
+
+    def _next(
+        self, plans: list[Scanned], tried: set[bytes], room: int, error: int
+    ) -> Scanned | None:
+        """The plan that recomputes least of those likely to fit, or else, at first, the
+        likeliest: what it needs says what the others may."""
+        for plan in plans:
+            if plan.key not in tried and plan.likely_bytes + error <= room:
+                return plan
+        if tried:
+            return None
+        return min(plans, key=lambda plan: plan.likely_bytes, default=None)
