@@ -39,3 +39,23 @@ def _best_fit(blocks: Sequence[Block]) -> int:
         placed.append((offset, block))
         peak = max(peak, offset + size)
     return peak
+
+
+def heap_bytes_by_time(blocks: Sequence[Block], alignment: int) -> int:
+    """An allocator at run time: what ends before a step is free at it."""
+    taken: list[tuple[int, int, int]] = []  # offset, end offset, last step
+    peak = 0
+    for first, last, size in sorted(blocks, key=lambda block: block[0]):
+        if not size:
+            continue
+        padded = -(-size // alignment) * alignment
+        taken = sorted(entry for entry in taken if entry[2] >= first)
+        gaps, end = [], 0
+        for low, high, _ in taken:
+            if low - end >= padded:
+                gaps.append((low - end, end))
+            end = max(end, high)
+        offset = min(gaps, default=(0, end))[1]
+        taken.append((offset, offset + padded, last))
+        peak = max(peak, offset + padded)
+    return peak

@@ -1,0 +1,192 @@
+"""What a schedule is expected to need where XLA packs as XLA:TPU does, and its search."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from steps import TARGET, compiled_graph, mlp_arguments, mlp_step, traced
+
+from coop_jax import materialize, scan, tpu_heap
+from coop_jax.candidates import Candidate, Measured
+from coop_jax.graph import build_graph
+from coop_jax.measure import compile_measured, memory_figures
+from coop_jax.plan import PlanOptions, plan_pool, planner_options, unconstrained
+from coop_jax.realize import XlaPlacement
+from coop_jax.scanned_search import ScannedSearch
+from coop_jax.verify import BudgetSearch
+
+# A fast planner: what is tested here is what is done with its plans.
+OPTIONS = PlanOptions(policy="lookahead", alignment=64, overhead_limit=10.0)
+
+
+@pytest.fixture(scope="module")
+def made():
+    step = traced(mlp_step, *mlp_arguments(), donate_argnums=0)
+    return step, compiled_graph(step), memory_figures(step.compile(step.program))
+
+
+@pytest.fixture(scope="module")
+def graph(made):
+    return made[1]
+
+
+def live_bytes(first, last, size):
+    change = np.zeros(int(last.max()) + 2, np.int64)
+    np.add.at(change, first, size)
+    np.add.at(change, last + 1, -size)
+    return int(np.cumsum(change).max())
+
+
+@pytest.mark.parametrize("part", [1.0, 0.7, 0.5])
+def test_the_blocks_are_those_of_the_schedule(graph, part):
+    """At any time the same bytes as the planner counts, blocks taken over once."""
+    options = planner_options("search", 64)
+    most = unconstrained(graph, options).statistics.max_live_bytes
+    schedule = plan_pool(graph, int(part * most), options)
+    first, last, size = tpu_heap._blocks(graph, schedule)
+    assert (first <= last).all()
+    assert live_bytes(first, last, size) == schedule.statistics.max_live_bytes
+
+
+def test_an_expected_heap_is_at_least_what_is_alive(graph):
+    schedule = unconstrained(graph, OPTIONS)
+    expected = tpu_heap.expected_heap(graph, schedule)
+    assert expected.bytes >= schedule.statistics.max_live_bytes
+    assert expected == tpu_heap.expected_heap(graph, schedule)
+
+
+def test_what_stays_near_takes_no_main_memory_until_it_is_kept_longer(made):
+    step, graph, _ = made
+    compiled = step.compile(materialize.tag(step.program))
+    stored = materialize.of_compiled(step.program, compiled)
+    near = dataclasses.replace(stored, near=frozenset(stored.stored_bytes))
+    changed = build_graph(step.program, near, TARGET)
+    assert changed.in_pool_bytes == graph.in_pool_bytes
+    assert changed.near == {t for t, size in enumerate(graph.in_pool_bytes) if size}
+
+    def bytes_in_blocks(graph, schedule):
+        return tpu_heap._blocks(graph, schedule)[2].sum()
+
+    # Nothing is kept for longer than in the step itself, except for what is taken over.
+    schedule = unconstrained(changed, OPTIONS)
+    assert bytes_in_blocks(changed, schedule) < bytes_in_blocks(graph, schedule) / 2
+    [tensor] = {max(changed.near, key=tpu_heap._near_for(changed).get)}
+    assert tpu_heap._near_for(changed)[tensor] > tpu_heap._STAYS_NEAR
+
+
+def test_scans_are_in_order_and_hold_every_plan_once(graph):
+    room = unconstrained(graph, OPTIONS).statistics.max_live_bytes * 3 // 4
+    plans = scan.scan_down([graph], OPTIONS, room)
+    seconds = [plan.recompute_seconds for plan in plans]
+    assert seconds == sorted(seconds)
+    assert len({plan.key for plan in plans}) == len(plans) > 3
+    tightest = scan.scan_tightest([graph], OPTIONS, room // 2)
+    likely = [plan.likely_bytes for plan in tightest]
+    assert likely == sorted(likely)
+    assert likely[0] < min(plan.likely_bytes for plan in plans[:3])
+
+
+def scanned_search(made):
+    """With XLA's compilations for the machine's own processor."""
+    step, graph, figures = made
+    placement = XlaPlacement(step.program, "cpu")
+    compiled = []
+
+    def compile_plan(plan, error):
+        realized = placement.realize(plan.graph, plan.schedule)
+        planned = figures.fixed_bytes + plan.expected.bytes
+        candidate = Candidate(graph, plan.schedule, realized, planned, planned + error)
+        executable, total = compile_measured(lambda: step.compile(realized.program))
+        compiled.append(Measured(candidate, executable, total))
+        return compiled[-1]
+
+    return ScannedSearch([graph], OPTIONS, figures.fixed_bytes, compile_plan), compiled
+
+
+@pytest.mark.parametrize("percent", [90, 75, 60])
+def test_the_best_of_a_scan_keeps_the_budget(made, percent):
+    budget = made[2].total_bytes * percent // 100
+    search, compiled = scanned_search(made)
+    found = search.best(budget)
+    assert found in compiled
+    assert found.total_bytes <= budget
+    assert len(compiled) <= 3
+    fits = [m for m in compiled if m.total_bytes <= budget]
+    assert found.recompute_seconds == min(m.recompute_seconds for m in fits)
+
+
+def test_a_scan_without_room_finds_nothing(made):
+    search, compiled = scanned_search(made)
+    assert search.best(made[2].fixed_bytes) is None
+    assert not compiled
+
+
+def test_the_tightest_of_a_scan(made):
+    step, graph, figures = made
+    whole = BudgetSearch(
+        [graph],
+        OPTIONS,
+        figures.fixed_bytes,
+        XlaPlacement(step.program, "cpu"),
+        step.compile,
+        lambda line: None,
+    )
+    _, smallest = whole._smallest_pool()
+    search, compiled = scanned_search(made)
+    found = search.tightest(smallest.pool_bytes, 0)
+    assert found.total_bytes == min(m.total_bytes for m in compiled)
+    assert 1 < len(compiled) <= 3
+    search, compiled = scanned_search(made)
+    assert search.tightest(smallest.pool_bytes, figures.total_bytes) is compiled[0]
+    assert len(compiled) == 1
+
+
+def test_only_tpus_are_searched_so(made):
+    program = made[0].program
+    assert XlaPlacement(program, "tpu").packs_by_time
+    assert not XlaPlacement(program, "cpu").packs_by_time
+    assert not XlaPlacement(program, "gpu").packs_by_time
+
+
+def cross_entropy_step(weights, x, labels):
+    def loss(weights):
+        logits = jnp.tanh(x @ weights[0]) @ weights[1]
+        scores = jax.nn.log_softmax(logits)
+        return -jnp.take_along_axis(scores, labels[:, None], axis=1).mean()
+
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights))
+
+
+def test_the_gradient_of_a_cross_entropy_is_no_tensor_on_a_tpu():
+    shape = jax.ShapeDtypeStruct
+    arguments = (
+        [shape((32, 32), "float32"), shape((32, 1000), "float32")],
+        shape((64, 32), "float32"),
+        shape((64,), "int32"),
+    )
+    step = traced(cross_entropy_step, *arguments)
+    compiled = step.compile(materialize.tag(step.program))
+    stored = materialize.of_compiled(step.program, compiled)
+    logits = [v for v in stored.stored_bytes if v.aval.shape == (64, 1000)]
+    only = dataclasses.replace(
+        stored,
+        stored_bytes={
+            v: size
+            for v, size in stored.stored_bytes.items()
+            if v is logits[0] or v.aval.shape != (64, 1000)
+        },
+    )
+
+    def tensors(materialization):
+        graph = build_graph(step.program, materialization, TARGET)
+        return sum(
+            getattr(v.aval, "shape", ()) == (64, 1000) and v not in step.program.invars
+            for v in graph.tensors
+        )
+
+    on_tpu = dataclasses.replace(only, in_place="fusions")
+    assert on_tpu.fuses_scatters
+    assert not only.fuses_scatters
+    assert tensors(on_tpu) < tensors(only)
