@@ -46,7 +46,7 @@ def _gib(amount: float) -> int:
     return int(amount * 2**30)
 
 
-_TPU = 16 * 2**10  # XLA:TPU's unit of main memory for a buffer (v5e, measured)
+_TPU = 16 * 2**10  # XLA:TPU: every buffer's offset in a v5e's main memory
 
 # Vendors' data sheets: dense rates without sparsity (32: TF32 on NVIDIA, which is XLA's
 # default matmul precision there; bf16 passes on TPU), memory bandwidth. Memory is what

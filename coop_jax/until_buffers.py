@@ -1,13 +1,13 @@
 """Until buffers: compile for a TPU that is not there as far as its memory is decided.
 
 XLA:TPU optimizes a step, orders it and assigns its buffers in seconds, and then spends
-minutes on code (a ResNet-50's step, one core: 3 s and 175 s), which nobody runs where
-there is no TPU. No option ends a compilation there. So it runs in a process of its own,
-which is killed once XLA has written out the module and the assignment.
+minutes on code, which nobody runs where there is no TPU. No option ends a compilation
+there. (A limit of memory does, but changes the step before.) So it runs in a process of
+its own, which is killed once XLA has written out the module and the assignment.
 
-The assignment is also the better figure: a TPU's `temp_size_in_bytes` is more than what
-XLA allocates, by up to a sixth. XLA itself refuses a step by the sum of its allocations,
-which is what `AssignedStep` reports.
+The assignment is also the better figure: a TPU's `temp_size_in_bytes` may be more than
+what XLA allocates. XLA itself refuses a step by the sum of its allocations, which is what
+`AssignedStep` reports.
 """
 
 from __future__ import annotations

@@ -117,8 +117,9 @@ def stored_buffers(module: HloModule) -> tuple[StoredBuffer, ...]:
 def heap_bytes(module: HloModule, *, on_tpu: bool = False) -> int:
     """What the temporaries of a scheduled module need, as XLA packs them.
 
-    XLA:TPU packs its main memory otherwise than XLA:CPU and XLA:GPU: of a ResNet-50's
-    tightest plan, 99.995 % of the bytes lay exactly where `by_time` puts them.
+    XLA:TPU packs its main memory otherwise than XLA:CPU and XLA:GPU: as buffers begin,
+    each in the smallest gap. Compared with its offsets, but for ties all lay where this
+    puts them.
     """
     flow = Flow(module, module.entry)
     kinds = _kinds(module, flow)
