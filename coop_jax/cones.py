@@ -24,7 +24,11 @@ from coop_jax.program import Program, may_run_again, reads, writes
 # A chain of unstored equations longer than this that several operations share is taken
 # to be stored at its end: XLA stops duplicating long before.
 _LONGEST_SHARED_CONE = 64
-_SCATTERS = frozenset(("scatter", "scatter-add"))
+# What XLA:TPU makes again in every fusion that reads it, where it does not store it.
+_FUSED_ON_TPU = frozenset(
+    "scatter scatter-add reduce_sum reduce_max reduce_min "
+    "random_bits random_fold_in random_split random_seed".split()
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ def _stored_values(program: Program, materialization: Materialization) -> set[An
     for i, eqn in enumerate(program.eqns):
         for v in reads(eqn):
             consumers[v].add(i)
-    heavy, cone_size = _cone_weights(program, stored, materialization.fuses_scatters)
+    heavy, cone_size = _cone_weights(program, stored, materialization.fuses_most)
 
     def sink_of(i: int) -> Any:
         eqn = program.eqns[i]
@@ -102,12 +106,12 @@ def _stored_values(program: Program, materialization: Materialization) -> set[An
 
 
 def _cone_weights(
-    program: Program, stored: set[Any], fuses_scatters: bool
+    program: Program, stored: set[Any], fuses_most: bool
 ) -> tuple[list[bool], list[int]]:
     """For every equation: does its cone hold unfusible work, and how long is it?"""
 
     def is_light(eqn: Any) -> bool:
-        return is_fusible(eqn) or (fuses_scatters and eqn.primitive.name in _SCATTERS)
+        return is_fusible(eqn) or (fuses_most and eqn.primitive.name in _FUSED_ON_TPU)
 
     heavy_value: dict[Any, bool] = {}
     size_value: dict[Any, int] = {}

@@ -87,9 +87,9 @@ class Materialization:
         return aval_bytes(var.aval) // self.num_partitions if stored is None else stored
 
     @property
-    def fuses_scatters(self) -> bool:
-        """XLA:TPU turns the scatter of a cross-entropy's gradient into a comparison, and
-        makes it in every matrix product that reads the gradient."""
+    def fuses_most(self) -> bool:
+        """XLA:TPU makes the random bits of a dropout, and the scatter of a cross-entropy's
+        gradient, which it turns into a comparison, in every fusion that reads them."""
         return self.source == "compiled" and self.in_place == "fusions"
 
     def without_early(self) -> Materialization:

@@ -187,6 +187,6 @@ def test_the_gradient_of_a_cross_entropy_is_no_tensor_on_a_tpu():
         )
 
     on_tpu = dataclasses.replace(only, in_place="fusions")
-    assert on_tpu.fuses_scatters
-    assert not only.fuses_scatters
+    assert on_tpu.fuses_most
+    assert not only.fuses_most
     assert tensors(on_tpu) < tensors(only)
