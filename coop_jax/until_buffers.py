@@ -154,7 +154,8 @@ def _child(task: Any, folder: pathlib.Path) -> Iterator[subprocess.Popen]:
         pickle.dump(task, given)
         given.seek(0)
         child = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            # -P: not what lies in the working directory, but this package.
+            [sys.executable, "-P", "-m", __name__],
             stdin=given,
             stdout=subprocess.DEVNULL,
             stderr=stderr,

@@ -50,6 +50,16 @@ def test_the_figures_are_those_of_a_whole_compilation(tmp_path):
 
 
 @NEEDS_TPU
+def test_another_package_in_the_working_directory_is_not_taken(tmp_path, monkeypatch):
+    """A checkout, without the compiled extension, where an installed coop_jax is used."""
+    (tmp_path / "coop_jax").mkdir()
+    (tmp_path / "coop_jax" / "__init__.py").write_text("raise ImportError('not this one')")
+    monkeypatch.chdir(tmp_path)
+    step = step_for("v5e")
+    assert step.compile(step.program).memory_analysis().argument_size_in_bytes > 0
+
+
+@NEEDS_TPU
 def test_what_the_device_cannot_hold_is_refused_and_measured():
     """By XLA's own words, where the compilation is a whole one."""
     step = step_for("v5e", layers=4, batch=2**22, width=512)
@@ -91,14 +101,14 @@ def test_a_child_ends_when_its_parent_is_killed():
     child = "from coop_jax import until_buffers; until_buffers._end_with_parent()"
     parent = f"""
 import subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", {child!r}])
+child = subprocess.Popen([sys.executable, "-P", "-c", {child!r}])
 time.sleep(5)
 print(child.pid, child.poll(), flush=True)
 time.sleep(600)
 """
     paths = os.pathsep.join(filter(None, sys.path))
     process = subprocess.Popen(
-        [sys.executable, "-c", parent],
+        [sys.executable, "-P", "-c", parent],
         env={**os.environ, "PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"},
         stdout=subprocess.PIPE,
         text=True,
