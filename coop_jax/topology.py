@@ -144,7 +144,9 @@ def _tpu_device(target: Target) -> Any:
     # second variable only one process of a machine may load it, as if it held the chip.
     with _environment("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"):
         topology = topologies.get_topology_desc(
-            platform="tpu", **_TPU_TOPOLOGIES[target.name]
+            platform="tpu",
+            chips_per_host_bounds=(1, 1, 1),  # libtpu of JAX 0.10: four, unless told
+            **_TPU_TOPOLOGIES[target.name],
         )
     return topology.devices[0]
 

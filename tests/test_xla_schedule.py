@@ -104,7 +104,8 @@ def test_vector_memory_of_a_tpu_is_not_main_memory():
     in_vector_memory = [b for b in buffers if activation_bytes in b.value_sizes]
     assert sum(b.kind == "temp" for b in in_vector_memory) >= 4
     assert all(b.size_bytes == 0 for b in in_vector_memory if b.kind == "temp")
-    assert all(b.near_bytes >= activation_bytes // 2 for b in in_vector_memory)
+    near = [b.near_bytes for b in in_vector_memory if b.kind == "temp"]
+    assert min(near) >= activation_bytes // 2
     found = materialize.of_compiled(step.program, compiled)
     tanh = [e.outvars[0] for e in step.program.eqns if e.primitive.name == "tanh"]
     near = [v for v in tanh if v in found.near]
