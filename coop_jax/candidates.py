@@ -8,6 +8,13 @@ from typing import Any
 from coop_jax.graph import StepGraph
 from coop_jax.realize import Realization
 
+# After a miss the next plan uses at least this part of the room less.
+LEAST_STEP = 100
+# One more compilation, to recompute less, is worth it if the plan leaves this part of the
+# room unused, and if it recomputes for at least this part of the step's time.
+SLACK_WORTH_USING = 0.04
+GAIN_WORTH_TRYING = 0.02
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:

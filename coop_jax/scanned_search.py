@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from coop_jax.candidates import Measured, least
+from coop_jax.candidates import (
+    GAIN_WORTH_TRYING,
+    LEAST_STEP,
+    SLACK_WORTH_USING,
+    Measured,
+    least,
+)
 from coop_jax.graph import StepGraph
 from coop_jax.plan import PlanOptions
 from coop_jax.scan import Scanned, scan_down, scan_tightest
 
 _MAX_COMPILATIONS = 3
-# After a miss a plan has to leave this part of the room.
-_LEAST_STEP = 100
-# A plan that fits ends the search if it leaves no more of the room, or recomputes for no
-# more of the step's time.
-_SLACK_WORTH_USING = 0.04
-_GAIN_WORTH_TRYING = 0.02
 
 
 class ScannedSearch:
@@ -64,11 +64,11 @@ class ScannedSearch:
             if over > 0 or measured.compiled is None:
                 if found is not None:
                     break
-                error = max(error, missed_by, 0) + room // _LEAST_STEP
+                error = max(error, missed_by, 0) + room // LEAST_STEP
                 continue
             found = measured
             gain = found.recompute_seconds / plan.schedule.statistics.compute_seconds
-            if -over <= _SLACK_WORTH_USING * room or gain <= _GAIN_WORTH_TRYING:
+            if -over <= SLACK_WORTH_USING * room or gain <= GAIN_WORTH_TRYING:
                 break
             # Half of what is left, or all that this one needed less than expected.
             error = min(over // 2, missed_by)

@@ -2,7 +2,7 @@
 
 XLA:TPU places buffers of main memory in the order in which they begin, each in the
 smallest gap, like an allocator at run time: what a step needs is what it keeps alive and
-the gaps in between, up to half as much again. This is the allocator that Coop (section 2)
+the gaps in between. This is the allocator that Coop (section 2)
 plans for. Its outcome is sensitive to the order of what begins and ends together, which
 XLA decides: so the plan is packed many times, with that order shaken. How far the results
 lie apart says how much the expectation is worth.

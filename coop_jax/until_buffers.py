@@ -39,6 +39,7 @@ _WRITTEN = "*.after_optimizations.hlo.pb"
 _WRITTEN_NEXT = "*.after_optimizations_after_buffer_assignment.hlo.pb"
 _REFUSED = "RESOURCE_EXHAUSTED"
 _SECONDS_BETWEEN_LOOKS = 0.05
+_LAST_WORDS = 4000  # characters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +111,11 @@ def compile_until_buffers(
         message = (pathlib.Path(folder) / "stderr").read_text(errors="replace")
         hlo = _found(folder, _WRITTEN)
         if hlo is None or (ended and child.returncode and _REFUSED not in message):
-            raise jax.errors.JaxRuntimeError(message.strip()[-4000:])
+            raise jax.errors.JaxRuntimeError(
+                f"`target={target_of(device).name!r}`: XLA's compilation, in a process of "
+                f"its own, ended with exit status {child.returncode}. Its last words: "
+                f"{message.strip()[-_LAST_WORDS:] or 'none; is there memory enough?'}"
+            )
         proto = dict(fields(hlo.read_bytes()))
     is_refused = ended and child.returncode != 0
     on_device = (jax.sharding.SingleDeviceSharding(device),)

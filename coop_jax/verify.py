@@ -12,7 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coop_jax.budget import format_bytes
-from coop_jax.candidates import Candidate, Measured, least
+from coop_jax.candidates import (
+    GAIN_WORTH_TRYING,
+    LEAST_STEP,
+    SLACK_WORTH_USING,
+    Candidate,
+    Measured,
+    least,
+)
 from coop_jax.errors import InfeasibleBudgetError
 from coop_jax.graph import StepGraph
 from coop_jax.measure import compile_measured
@@ -31,12 +38,6 @@ _MAX_COMPILATIONS = 5
 # hundredth more or less than planned, and a second compilation takes minutes where the
 # last hundredth of the room saves little time.
 _MARGIN = 1 / 128
-# After a miss the next plan uses at least this part of the room less.
-_LEAST_STEP = 100
-# One more compilation, to recompute less, is worth it if the plan leaves this part of the
-# room unused, and if it recomputes for at least this part of the step's time.
-_SLACK_WORTH_USING = 0.04
-_GAIN_WORTH_TRYING = 0.02
 # A plan that uses more has failed by then, so more has to be left.
 _AFTER_A_MISS = 3
 # When nothing else fits: the smallest pool that can be planned, and how much of it the
@@ -180,7 +181,7 @@ class BudgetSearch:
             excess = self._planned_bytes(graph, schedule) + margin - budget_bytes
             if excess > 0 and len(skipped) < may_skip and best is None:
                 skipped.append(planned)
-                preferred -= max(excess, room // _LEAST_STEP)
+                preferred -= max(excess, room // LEAST_STEP)
                 continue
             if schedule.steps.tobytes() in seen:  # Tensors are large: ask for more.
                 preferred -= room // 50
@@ -197,14 +198,14 @@ class BudgetSearch:
                 margin = max(margin, error + error * len(seen) // 4)
                 may_skip = len(skipped) + _MOST_SKIPPED
                 # Not all of it comes back, and the second time less than the first.
-                preferred -= max(len(seen) * (over + over // 8), room // _LEAST_STEP)
+                preferred -= max(len(seen) * (over + over // 8), room // LEAST_STEP)
                 continue
             if best is not None:
                 return min(best, measured, key=lambda m: m.recompute_seconds)
             best = measured
             gain = best.recompute_seconds / schedule.statistics.compute_seconds
-            enough = _SLACK_WORTH_USING * (1 if len(seen) == 1 else _AFTER_A_MISS)
-            if -over <= enough * room or gain <= _GAIN_WORTH_TRYING:
+            enough = SLACK_WORTH_USING * (1 if len(seen) == 1 else _AFTER_A_MISS)
+            if -over <= enough * room or gain <= GAIN_WORTH_TRYING:
                 break
             # Half of it: the error of one plan says little about that of the next.
             preferred, error = preferred + -over // 2, 0

@@ -22,6 +22,7 @@ import numpy as np
 from coop_jax import _ext
 from coop_jax.hlo_module import HloModule, Instruction
 from coop_jax.protobuf_wire import fields, integers, repeated
+from coop_jax.targets import TPU_ALIGNMENT
 
 # Field numbers of xla/xla_data.proto and, the last line, of xla/service/hlo.proto.
 _SHAPE_ELEMENT_TYPE, _SHAPE_DIMENSIONS, _SHAPE_TUPLE, _SHAPE_LAYOUT = 2, 3, 4, 5
@@ -42,7 +43,6 @@ _BITS = {
 }
 _TUPLE, _BF16 = 13, 16
 _MAIN_MEMORY = 0
-_TPU_UNIT = 16 * 2**10  # every buffer of a TPU's main memory starts at a multiple
 # Their results are their operands' buffers.
 _FORWARDS = frozenset("bitcast opt-barrier add-dependency domain async-update".split())
 # Of these the called computations run in memory of their own; a fusion's do not.
@@ -118,8 +118,7 @@ def heap_bytes(module: HloModule, *, on_tpu: bool = False) -> int:
     """What the temporaries of a scheduled module need, as XLA packs them.
 
     XLA:TPU packs its main memory otherwise than XLA:CPU and XLA:GPU: as buffers begin,
-    each in the smallest gap. Compared with its offsets, but for ties all lay where this
-    puts them.
+    each in the smallest gap.
     """
     flow = Flow(module, module.entry)
     kinds = _kinds(module, flow)
@@ -134,7 +133,7 @@ def heap_bytes(module: HloModule, *, on_tpu: bool = False) -> int:
         span[:2] = min(span[0], first), max(span[1], last)
     first, last, size = np.array([*spans.values()], np.int64).reshape(-1, 3).T
     if on_tpu:
-        return _ext.xla_heap_bytes(first, last, size, alignment=_TPU_UNIT, by_time=True)
+        return _ext.xla_heap_bytes(first, last, size, alignment=TPU_ALIGNMENT, by_time=True)
     return _ext.xla_heap_bytes(first, last, size)
 
 

@@ -91,6 +91,18 @@ def test_other_errors_of_the_compiler_are_passed_on():
         step.compile_lowered(lowered, {"xla_no_such_option": True})
 
 
+@NEEDS_TPU
+def test_a_compilation_that_dies_says_so(monkeypatch):
+    step = step_for("v5e")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        step.compile(step.program)
+    assert str(caught.value) == (
+        "`target='tpu v5e'`: XLA's compilation, in a process of its own, ended with exit "
+        "status 1. Its last words: none; is there memory enough?"
+    )
+
+
 def test_devices_that_are_there_are_compiled_for_as_ever():
     step = traced(mlp_step, *mlp_arguments())
     assert not until_buffers.is_enough_for(step.device())
