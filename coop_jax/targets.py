@@ -47,7 +47,7 @@ def _gib(amount: float) -> int:
 
 
 # XLA:TPU: every buffer's offset in main memory is a multiple.
-TPU_ALIGNMENT = 16 * 2**10
+TPU_ALIGNMENT = _TPU = 16 * 2**10
 
 # Vendors' data sheets: dense rates without sparsity (32: TF32 on NVIDIA, which is XLA's
 # default matmul precision there; bf16 passes on TPU), memory bandwidth. Memory is what
@@ -58,42 +58,10 @@ _ROWS = (
     ("h100", "gpu", {32: 494e12, 16: 989e12}, 3.35e12, 256, 84_942_979_072, "h100"),
     ("h200", "gpu", {32: 494e12, 16: 989e12}, 4.8e12, 256, 151_397_597_184, "h200"),
     ("b200", "gpu", {32: 1.1e15, 16: 2.2e15}, 7.7e12, 256, 191_514_411_008, "b200"),
-    (
-        "tpu v4",
-        "tpu",
-        {32: 275e12, 16: 275e12},
-        1.2e12,
-        TPU_ALIGNMENT,
-        _gib(30.75),
-        "tpu v4",
-    ),
-    (
-        "tpu v5e",
-        "tpu",
-        {32: 197e12, 16: 197e12},
-        0.82e12,
-        TPU_ALIGNMENT,
-        _gib(15.75),
-        "tpu v5 lite",
-    ),
-    (
-        "tpu v5p",
-        "tpu",
-        {32: 459e12, 16: 459e12},
-        2.77e12,
-        TPU_ALIGNMENT,
-        _gib(95.73),
-        "tpu v5",
-    ),
-    (
-        "tpu v6e",
-        "tpu",
-        {32: 918e12, 16: 918e12},
-        1.64e12,
-        TPU_ALIGNMENT,
-        _gib(31.24),
-        "tpu v6 lite",
-    ),
+    ("tpu v4", "tpu", {32: 275e12, 16: 275e12}, 1.2e12, _TPU, _gib(30.75), "tpu v4"),
+    ("tpu v5e", "tpu", {32: 197e12, 16: 197e12}, 0.82e12, _TPU, _gib(15.75), "tpu v5 lite"),
+    ("tpu v5p", "tpu", {32: 459e12, 16: 459e12}, 2.77e12, _TPU, _gib(95.73), "tpu v5"),
+    ("tpu v6e", "tpu", {32: 918e12, 16: 918e12}, 1.64e12, _TPU, _gib(31.24), "tpu v6 lite"),
 )
 _TABLE = {row[0]: Target(*row) for row in _ROWS}
 

@@ -153,7 +153,8 @@ they begin, equal ones as given. Other arguments as of `pack`.
         return XlaHeapBytes(graph, schedule);
       },
       nb::arg("graph"), nb::arg("schedule"), R"(
-The same, without `by_time`, for a schedule's tensors and workspaces, in its order of operations.
+The same, without `by_time`, for a schedule's tensors and workspaces, in its
+order of operations.
 
 Where XLA, and not the planner, places the tensors, this is what a plan needs.
 )");

@@ -66,58 +66,53 @@ class BlockReader {
   std::vector<PackingBlock> blocks_;
 };
 
+// Each block in the smallest gap that holds it, by ascending `key`: of a block
+// and its index.
+template <typename Key>
+Bytes BestFitPeak(std::span<const PackingBlock> blocks,
+                  std::span<const PackingProblem> problems, const Key& key) {
+  Bytes peak = 0;
+  for (const PackingProblem& problem : problems) {
+    std::vector<int32_t> order(problem.blocks.size());
+    std::iota(order.begin(), order.end(), 0);
+    const auto key_of = [&](int32_t i) {
+      const int64_t source = problem.blocks[At(i)].source;
+      return key(blocks[At(source)], problem.blocks[At(i)].bytes, source);
+    };
+    std::stable_sort(
+        order.begin(), order.end(),
+        [&](int32_t a, int32_t b) { return key_of(a) < key_of(b); });
+    int64_t work = 0;
+    const auto packed = GreedyPacker(problem).Place(
+        order, Fit::kBest, std::numeric_limits<Bytes>::max(), work);
+    peak = std::max(peak, packed->peak_bytes);
+  }
+  return peak;
+}
+
 }  // namespace
 
 Bytes XlaHeapBytes(std::span<const PackingBlock> blocks, Bytes alignment,
-                   HeapOrder heap_order) {
+                   HeapOrder order) {
   CheckBlocks("xla_heap_bytes", blocks, alignment);
-  Bytes largest_first = 0;
-  Bytes longest_first = 0;
-  Bytes earliest_first = 0;
-  for (const PackingProblem& problem : SplitPacking(blocks, alignment)) {
-    GreedyPacker packer(problem);
-    std::vector<int32_t> order(problem.blocks.size());
-    std::iota(order.begin(), order.end(), 0);
-    const auto source = [&](int32_t i) { return problem.blocks[At(i)].source; };
-    const auto first = [&](int32_t i) { return blocks[At(source(i))].first; };
-    const auto length = [&](int32_t i) {
-      return blocks[At(source(i))].last - first(i);
-    };
-    const auto bytes = [&](int32_t i) { return problem.blocks[At(i)].bytes; };
-    const auto place = [&](const auto& comes_before, Bytes& peak) {
-      std::stable_sort(order.begin(), order.end(), comes_before);
-      int64_t work = 0;
-      peak = std::max(
-          peak,
-          packer
-              .Place(order, Fit::kBest, std::numeric_limits<Bytes>::max(), work)
-              ->peak_bytes);
-    };
-    if (heap_order == HeapOrder::kByTime) {
-      place(
-          [&](int32_t a, int32_t b) {
-            return std::tuple(first(a), source(a)) <
-                   std::tuple(first(b), source(b));
-          },
-          earliest_first);
-      continue;
-    }
-    place(
-        [&](int32_t a, int32_t b) {
-          return std::tuple(bytes(a), length(a)) >
-                 std::tuple(bytes(b), length(b));
-        },
-        largest_first);
-    place(
-        [&](int32_t a, int32_t b) {
-          return std::tuple(length(a), bytes(a)) >
-                 std::tuple(length(b), bytes(b));
-        },
-        longest_first);
+  const std::vector<PackingProblem> problems = SplitPacking(blocks, alignment);
+  const auto peak = [&](const auto& key) {
+    return BestFitPeak(blocks, problems, key);
+  };
+  if (order == HeapOrder::kByTime) {
+    return peak([](const PackingBlock& block, Bytes, int64_t source) {
+      return std::tuple(block.first, source);
+    });
   }
-  return heap_order == HeapOrder::kByTime
-             ? earliest_first
-             : std::min(largest_first, longest_first);
+  const Bytes largest_first =
+      peak([](const PackingBlock& block, Bytes bytes, int64_t) {
+        return std::tuple(-bytes, block.first - block.last);
+      });
+  const Bytes longest_first =
+      peak([](const PackingBlock& block, Bytes bytes, int64_t) {
+        return std::tuple(block.first - block.last, -bytes);
+      });
+  return std::min(largest_first, longest_first);
 }
 
 Bytes XlaHeapBytes(const Graph& graph, const Schedule& schedule) {

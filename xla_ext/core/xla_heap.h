@@ -24,8 +24,8 @@ enum class HeapOrder {
 [[nodiscard]] Bytes XlaHeapBytes(std::span<const PackingBlock> blocks,
                                  Bytes alignment, HeapOrder order);
 
-// By size or length, for the tensors and workspaces of `schedule`, in its own order of
-// operations; a tensor that takes over another's block shares it.
+// By size or length, for the tensors and workspaces of `schedule`, in its own
+// order of operations; a tensor that takes over another's block shares it.
 [[nodiscard]] Bytes XlaHeapBytes(const Graph& graph, const Schedule& schedule);
 
 }  // namespace coop
