@@ -28,6 +28,7 @@ from jax._src.lib import _jax as _jaxlib
 from jax._src.lib import xla_client as _xla_client
 from jax._src.lib.mlir import ir as _ir
 from jax._src.lib.mlir.dialects import hlo as _hlo
+from jax.experimental.layout import Layout as _Layout
 
 Var = jex.Var
 Literal = jex.Literal
@@ -189,6 +190,11 @@ def custom_call_lowering(
         backend_config={},
     )
     return call.results
+
+
+def with_layout(ctx: Any, operand: Any, aval: Any, order: tuple[int, ...]) -> Any:
+    """The value, laid out with its dimensions in an order, the outermost first."""
+    return _mlir.wrap_with_layout_op(ctx, operand, aval, _Layout(order), aval)
 
 
 def without_compilation_cache() -> contextlib.AbstractContextManager[Any]:

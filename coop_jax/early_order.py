@@ -19,6 +19,7 @@ def early_order(
     outputs: Sequence[Sequence[int]],
     tensor_bytes: Sequence[int],
     before: Iterable[tuple[int, int]],
+    negligible_bytes: int = 0,
 ) -> list[int]:
     """The operations, in an order in which what they read is freed early.
 
@@ -26,6 +27,7 @@ def early_order(
         inputs, outputs: tensors of every operation, in an order that can be run.
         tensor_bytes: what every tensor takes while it is alive.
         before: further pairs of operations of which the first must run first.
+        negligible_bytes: what grows no more than this does not grow.
     """
     count = len(inputs)
     made_by = {t: k for k, made in enumerate(outputs) for t in made}
@@ -54,7 +56,7 @@ def early_order(
         """An operation that is ready."""
         enabled = (growth(j) for j in needed_by[k] if waiting[j] == 1)
         grown = growth(k) + min(0, min(enabled, default=0))
-        if grown <= 0:
+        if grown <= negligible_bytes:
             heapq.heappush(shrinking, (grown, k))
 
     def consider_last(k: int) -> None:

@@ -139,6 +139,9 @@ def build_graph(
             [op.outputs for op in operations],
             bytes_in_pool(tensors),
             _must_precede(program, operations, tensors, is_external(tensors)),
+            # What an update of weights waits for may be a scalar, which nothing waits for
+            # on a TPU: then it could not be one fusion with the updates of the moments.
+            target.alignment_bytes if target.platform == "tpu" else 0,
         )
         tensors, operations = _tensors_and_operations(inputs, [cones[k] for k in order])
     donated_vars = {v for v, d in zip(program.invars, program.donated, strict=True) if d}

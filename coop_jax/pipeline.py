@@ -5,7 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from coop_jax.budget import format_bytes, resolve_budget
 from coop_jax.candidates import Candidate, Measured
 from coop_jax.costs import aval_bytes, flops
 from coop_jax.graph import StepGraph, build_graph
+from coop_jax.layouts import Order
 from coop_jax.measure import compile_measured, compile_to_read, memory_figures
 from coop_jax.plan import PlanOptions, needed_bytes, planner_options, unconstrained
 from coop_jax.program import Program
@@ -41,11 +43,13 @@ class Placing:
     name: str = "xla"
     books: int | None = None
 
-    def placement(self, traced: TracedStep) -> XlaPlacement:
+    def placement(
+        self, traced: TracedStep, layouts: Mapping[Any, Order] = MappingProxyType({})
+    ) -> XlaPlacement:
         """The placement for a step, which an arena can only have on one device."""
         device = traced.device()
         if self.name != "arena":
-            return XlaPlacement(traced.program, device.platform)
+            return XlaPlacement(traced.program, device.platform, layouts)
         if traced.num_devices() > 1:
             raise ValueError(
                 '`remat_train_step(placement="arena")` is for steps on one device. Got '
@@ -152,7 +156,7 @@ def _search(
     options = planner_options(planner, target.alignment_bytes)
     graphs = _graphs(traced.program, materialization, target, options)
     log(f"graph: {graphs[0]}")
-    placement = placing.placement(traced)
+    placement = placing.placement(traced, materialization.layouts)
     return BudgetSearch(graphs, options, fixed_bytes, placement, traced.compile, log)
 
 

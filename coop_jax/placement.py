@@ -15,6 +15,7 @@ so a recomputation that reads them is not merged back into the first computation
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,14 +33,24 @@ fence_p.multiple_results = True
 
 def fence(*operands: Any) -> list[Any]:
     """Bind the fence on arrays or tracers; returns the same values."""
-    return fence_p.bind(*operands, number=0)
+    return fence_p.bind(*operands, number=0, layouts=())
 
 
-def fence_equation(before: Sequence[Any], after: Sequence[Any], number: int) -> Any:
-    """The fence as an equation between jaxpr variables."""
-    return _compat.new_jaxpr_eqn(
-        list(before), list(after), fence_p, {"number": number}, frozenset()
-    )
+def fence_equation(
+    before: Sequence[Any],
+    after: Sequence[Any],
+    number: int,
+    layouts: Sequence[tuple[int, ...] | None] = (),
+) -> Any:
+    """The fence as an equation between jaxpr variables.
+
+    Arguments:
+        number: tells it from other fences.
+        layouts: what XLA:TPU has to lay out so (`coop_jax.layouts`), None where it may
+            choose; empty: it may everywhere.
+    """
+    params = {"number": number, "layouts": tuple(layouts)}
+    return _compat.new_jaxpr_eqn(list(before), list(after), fence_p, params, frozenset())
 
 
 def input_copies_are_free(platform: str) -> bool:
@@ -60,23 +71,24 @@ def register_targets() -> None:
 
 
 @fence_p.def_impl
-def _fence_impl(*operands, number):
-    del number
+def _fence_impl(*operands, number, layouts):
+    del number, layouts
     return list(operands)
 
 
 @fence_p.def_abstract_eval
-def _fence_abstract_eval(*avals, number):
-    del number
+def _fence_abstract_eval(*avals, number, layouts):
+    del number, layouts
     return list(avals)
 
 
-def _fence_batch(operands, dims, *, number):
-    return fence_p.bind(*operands, number=number), dims
+def _fence_batch(operands, dims, *, number, layouts):
+    del layouts  # Of the elements of the batch.
+    return fence_p.bind(*operands, number=number, layouts=()), dims
 
 
-def _fence_jvp(primals, tangents, *, number):
-    primals_out = fence_p.bind(*primals, number=number)
+def _fence_jvp(primals, tangents, *, number, layouts):
+    primals_out = fence_p.bind(*primals, number=number, layouts=layouts)
     return primals_out, list(tangents)
 
 
@@ -84,12 +96,21 @@ _compat.primitive_batchers[fence_p] = _fence_batch
 _compat.primitive_jvps[fence_p] = _fence_jvp
 
 
-def _lower_barrier(ctx, *operands, number):
-    del ctx, number
+def _lower_barrier(ctx, *operands, number, layouts):
+    del ctx, number, layouts
     return _compat.hlo.OptimizationBarrierOp(operands).results
 
 
-def _lower_cpu(ctx, *operands, number):
+def _lower_tpu(ctx, *operands, number, layouts):
+    laid_out = [
+        _compat.with_layout(ctx, operand, aval, order) if order else operand
+        for operand, aval, order in itertools.zip_longest(operands, ctx.avals_in, layouts)
+    ]
+    return _lower_barrier(ctx, *laid_out, number=number, layouts=layouts)
+
+
+def _lower_cpu(ctx, *operands, number, layouts):
+    del layouts
     register_targets()
     if _compat.num_lowering_devices(ctx) == 1:
         return _compat.custom_call_lowering(ctx, _TARGET, operands, alias_all=True)
@@ -142,3 +163,4 @@ def _identity_rule(ranks: list[int]) -> str:
 _compat.require_devices_during_lowering(fence_p)
 _compat.register_lowering(fence_p, _lower_barrier)
 _compat.register_lowering(fence_p, _lower_cpu, platform="cpu")
+_compat.register_lowering(fence_p, _lower_tpu, platform="tpu")

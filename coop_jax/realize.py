@@ -7,12 +7,15 @@ XLA lays all tensors out itself, or exchanges with an arena.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from coop_jax import plan
 from coop_jax.arena import ArenaPlan, plan_arena
 from coop_jax.constants import shared_zeros
 from coop_jax.graph import StepGraph
+from coop_jax.layouts import Order
 from coop_jax.placement import input_copies_are_free
 from coop_jax.plan import PlanOptions, Schedule
 from coop_jax.program import Program
@@ -42,14 +45,21 @@ class XlaPlacement:
     Arguments:
         program: the step.
         platform: JAX's name of the platform that the step is compiled for.
+        layouts: of arguments and results, by variable (`coop_jax.layouts`).
 
     Attributes:
         packs_by_time: whether XLA places buffers as XLA:TPU does (`coop_jax.tpu_heap`).
     """
 
-    def __init__(self, program: Program, platform: str) -> None:
+    def __init__(
+        self,
+        program: Program,
+        platform: str,
+        layouts: Mapping[Any, Order] = MappingProxyType({}),
+    ) -> None:
         self._fence_free_inputs = input_copies_are_free(platform)
         self.packs_by_time = platform == "tpu"
+        self._layouts = layouts
         self._shared_zeros = shared_zeros(program, platform)
         self._halved_bits = kept_in_halves(program, platform)
 
@@ -63,7 +73,9 @@ class XlaPlacement:
 
     def realize(self, graph: StepGraph, schedule: Schedule) -> Realization:
         segments = cut(graph, schedule, fence_free_inputs=self._fence_free_inputs)
-        program = rewrite(graph, segments, self._shared_zeros, self._halved_bits)
+        program = rewrite(
+            graph, segments, self._shared_zeros, self._halved_bits, self._layouts
+        )
         return Realization(segments, program)
 
 
@@ -102,8 +114,8 @@ class ArenaPlacement(XlaPlacement):
             segments,
             self._shared_zeros,
             self._halved_bits,
-            arena,
-            self._books,
+            arena=arena,
+            books=self._books,
         )
         return Realization(segments, program, arena)
 

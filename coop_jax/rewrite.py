@@ -7,7 +7,8 @@ present version of each stored value; unstored values live only inside one segme
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from coop_jax import _compat
@@ -22,6 +23,7 @@ from coop_jax.exchange import (
     exchange_equation,
 )
 from coop_jax.graph import StepGraph
+from coop_jax.layouts import Order
 from coop_jax.merge import literal_key
 from coop_jax.placement import fence_equation
 from coop_jax.program import Program
@@ -36,6 +38,7 @@ def rewrite(
     segments: list[Segment],
     shared_zeros: Collection[int] = (),
     halved_bits: Collection[int] = (),
+    layouts: Mapping[Any, Order] = MappingProxyType({}),
     arena: ArenaPlan | None = None,
     books: int | None = None,
 ) -> Program:
@@ -51,15 +54,16 @@ def rewrite(
             `constants.shared_zeros`.
         halved_bits: equations whose result passes a fence of its own, from
             `random_bits.kept_in_halves`.
+        layouts: of arguments and results, by variable, where fences have to keep them.
         arena: what waits in the arena: then the boundaries are exchanges, and the first
             equation makes the arena.
         books: where checked exchanges keep their books; None: they are not checked.
     """
     zeros, halves = frozenset(shared_zeros), frozenset(halved_bits)
     if arena is not None and arena.stays:
-        writer = _ArenaWriter(graph, zeros, halves, arena, books)
+        writer = _ArenaWriter(graph, zeros, halves, layouts, arena, books)
     else:
-        writer = _Writer(graph, zeros, halves)
+        writer = _Writer(graph, zeros, halves, layouts)
     for number, segment in enumerate(segments):
         writer.fence(segment, number)
         for execution in segment.executions:
@@ -76,9 +80,14 @@ class _Writer:
     """The equations written so far and the present version of every tensor."""
 
     def __init__(
-        self, graph: StepGraph, shared_zeros: frozenset[int], halved_bits: frozenset[int]
+        self,
+        graph: StepGraph,
+        shared_zeros: frozenset[int],
+        halved_bits: frozenset[int],
+        layouts: Mapping[Any, Order],
     ) -> None:
         self.graph = graph
+        self._layouts = layouts
         self.eqns: list[Any] = []
         self.version = dict(enumerate(graph.tensors[: graph.num_inputs]))
         self._shared_zeros = shared_zeros
@@ -96,14 +105,21 @@ class _Writer:
         zeros = self._zeros_of(segment)
         before = [*(self.version[t] for t in segment.fenced), *zeros.values()]
         after = [_compat.new_var(v.aval) for v in before]
-        self._pass(before, after, number)
+        layouts = [self._layouts.get(self.graph.tensors[t]) for t in segment.fenced]
+        self._pass(before, after, number, layouts if any(layouts) else [])
         self.version.update(zip(segment.fenced, after, strict=False))
         self._zeros = dict(zip(zeros, after[len(segment.fenced) :], strict=True))
 
-    def _pass(self, before: list[Any], after: list[Any], number: int) -> None:
+    def _pass(
+        self,
+        before: list[Any],
+        after: list[Any],
+        number: int,
+        layouts: list[Order | None],
+    ) -> None:
         """The boundary itself: values that go in and come out again."""
         if before:
-            self.eqns.append(fence_equation(before, after, number))
+            self.eqns.append(fence_equation(before, after, number, layouts))
 
     def _fence_alone(self, tensors: Sequence[int]) -> None:
         """What is one value from here on, whatever XLA merges of what made it."""
@@ -173,19 +189,26 @@ class _ArenaWriter(_Writer):
         graph: StepGraph,
         shared_zeros: frozenset[int],
         halved_bits: frozenset[int],
+        layouts: Mapping[Any, Order],
         arena: ArenaPlan,
         books: int | None,
     ) -> None:
-        super().__init__(graph, shared_zeros, halved_bits)
+        super().__init__(graph, shared_zeros, halved_bits, layouts)
         self._plan = arena
         self._books = books
         self._arena = _compat.new_var(arena_aval(arena.arena_bytes))
         self.eqns.append(empty_arena_equation(self._arena))
 
-    def _pass(self, before: list[Any], after: list[Any], number: int) -> None:
+    def _pass(
+        self,
+        before: list[Any],
+        after: list[Any],
+        number: int,
+        layouts: list[Order | None],
+    ) -> None:
         stores, loads = self._plan.stored_at(number), self._plan.loaded_at(number)
         if not stores and not loads:
-            super()._pass(before, after, number)
+            super()._pass(before, after, number, layouts)
             return
         what = Exchange(
             boundary=number,

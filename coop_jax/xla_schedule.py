@@ -344,6 +344,15 @@ def _leaves(shape: bytes, index: Index = ()) -> Iterator[tuple[Index, bytes]]:
         yield from _leaves(element, (*index, i))
 
 
+def dimension_orders(shape: bytes) -> list[tuple[int, ...]]:
+    """The dimensions of every array in a shape, outermost in memory first."""
+    orders = []
+    for _, array in _leaves(shape):
+        layout = b"".join(v for field, v in fields(array) if field == _SHAPE_LAYOUT)
+        orders.append(tuple(reversed(repeated(layout, _LAYOUT_MINOR_TO_MAJOR))))
+    return orders
+
+
 def _sizes(shape: bytes) -> tuple[int, int, tuple[int, ...]]:
     """Bytes of an array in main memory, outside of it, and those the program's value may
     have."""
