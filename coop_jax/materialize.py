@@ -23,7 +23,7 @@ from coop_jax.accumulation import accumulations
 from coop_jax.constants import fills_an_array
 from coop_jax.costs import aval_bytes, is_fusible
 from coop_jax.hlo_module import Instruction
-from coop_jax.layouts import Order, layouts_outside
+from coop_jax.layouts import Order, layouts_of_results
 from coop_jax.pool_gradient import pool_gradient_p, scratch_bytes
 from coop_jax.program import Program, writes
 from coop_jax.unnamed import readers_of_unnamed, standing_buffers
@@ -64,7 +64,7 @@ class Materialization:
             not (`unnamed.standing_buffers`).
         near: values that XLA:TPU keeps in the chip's own memory only. Their bytes are what
             they take of the main memory once they are kept for longer.
-        layouts: where XLA:TPU chooses layouts, those of arguments and results, by variable.
+        layouts: where XLA:TPU chooses layouts, those of the results, by variable.
     """
 
     stored_bytes: dict[Any, int]
@@ -125,7 +125,7 @@ def of_compiled(program: Program, compiled: Any) -> Materialization:
     platforms = {d.platform for s in shardings for d in s.device_set}
     found = from_compiled(program, module, num_partitions, on_cpu=platforms == {"cpu"})
     if "tpu" in platforms:
-        found = dataclasses.replace(found, layouts=layouts_outside(program, module))
+        found = dataclasses.replace(found, layouts=layouts_of_results(program, module))
     for platform, in_place in _IN_PLACE.items():
         if platform in platforms:
             return dataclasses.replace(found, in_place=in_place)

@@ -45,7 +45,7 @@ class XlaPlacement:
     Arguments:
         program: the step.
         platform: JAX's name of the platform that the step is compiled for.
-        layouts: of arguments and results, by variable (`coop_jax.layouts`).
+        layouts: of the results, by variable (`coop_jax.layouts`).
 
     Attributes:
         packs_by_time: whether XLA places buffers as XLA:TPU does (`coop_jax.tpu_heap`).

@@ -54,7 +54,7 @@ def rewrite(
             `constants.shared_zeros`.
         halved_bits: equations whose result passes a fence of its own, from
             `random_bits.kept_in_halves`.
-        layouts: of arguments and results, by variable, where fences have to keep them.
+        layouts: of the results, by variable, where fences have to keep them.
         arena: what waits in the arena: then the boundaries are exchanges, and the first
             equation makes the arena.
         books: where checked exchanges keep their books; None: they are not checked.

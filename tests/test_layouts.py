@@ -1,0 +1,114 @@
+"""Layouts of results, and that fences keep them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from steps import NEEDS_TPU, mlp_arguments, mlp_step, traced
+
+from coop_jax import materialize, topology
+from coop_jax.graph import build_graph
+from coop_jax.layouts import layouts_of_results
+from coop_jax.placement import fence_p
+from coop_jax.plan import planner_options, smallest_pool
+from coop_jax.realize import XlaPlacement
+from coop_jax.targets import TPU_ALIGNMENT, named
+from coop_jax.xla_proto import read_stored_module
+
+OPTIMIZER = optax.adam(1e-3)
+
+
+def adam_step(weights, state, x):
+    """A residual network of feed-forward blocks, as in a transformer."""
+
+    def loss(weights):
+        hidden = x
+        for up, down in weights:
+            hidden = hidden + jax.nn.gelu(hidden @ up) @ down
+        return jnp.mean(hidden**2)
+
+    gradients = jax.grad(loss)(weights)
+    updates, state = OPTIMIZER.update(gradients, state, weights)
+    return optax.apply_updates(weights, updates), state
+
+
+def adam_shapes(blocks=4, batch=4096, width=512):
+    """Types of the arguments: no array is made."""
+    up = jax.ShapeDtypeStruct((width, 4 * width), "float32")
+    down = jax.ShapeDtypeStruct((4 * width, width), "float32")
+    weights = [(up, down)] * blocks
+    state = jax.eval_shape(OPTIMIZER.init, weights)
+    return weights, state, jax.ShapeDtypeStruct((batch, width), "float32")
+
+
+def layouts_of(step):
+    compiled = step.compile(materialize.tag(step.program))
+    return layouts_of_results(step.program, read_stored_module(compiled))
+
+
+def test_results_have_one_each():
+    weights, x = mlp_arguments(layers=2)
+    step = traced(mlp_step, weights, x, donate_argnums=0)
+    *results, _loss = step.program.outvars
+    assert layouts_of(step) == dict.fromkeys(results, (0, 1))
+
+
+def test_kernels_of_convolutions_are_left_to_xla():
+    def step(kernel, head, images):
+        def loss(kernel, head):
+            rows = jax.lax.conv(images, kernel, (1, 1), "SAME")
+            return jnp.mean((rows.reshape(len(rows), -1) @ head) ** 2)
+
+        gradients = jax.grad(loss, (0, 1))(kernel, head)
+        return kernel - gradients[0], head - gradients[1]
+
+    shapes = (4, 4, 3, 3), (256, 10), (2, 4, 8, 8)
+    step = traced(step, *map(jnp.ones, shapes), donate_argnums=(0, 1))
+    _, head = step.program.outvars
+    assert layouts_of(step) == {head: (0, 1)}
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda", "cpu"])
+def test_only_a_tpu_is_told(platform):
+    def step(x, y):
+        return fence_p.bind(x.T, y, number=0, layouts=((1, 0), None))
+
+    traced_step = jax.jit(step).trace(jnp.ones((3, 4)), jnp.ones((4, 3)))
+    text = traced_step.lower(lowering_platforms=(platform,)).as_text()
+    assert text.count("@LayoutConstraint") == (platform == "tpu")
+    if platform == "tpu":
+        assert "result_layouts = [dense<[0, 1]>" in text
+
+
+def test_a_batch_of_fences_has_other_dimensions():
+    def step(x):
+        return fence_p.bind(x, number=0, layouts=((1, 0),))
+
+    x = np.arange(24.0).reshape(2, 3, 4)
+    [y] = jax.vmap(step)(x)
+    np.testing.assert_array_equal(x, y)
+    text = jax.jit(jax.vmap(step)).trace(x).lower(lowering_platforms=("tpu",)).as_text()
+    assert "@LayoutConstraint" not in text
+
+
+@NEEDS_TPU
+def test_results_do_not_wait_to_be_copied():
+    """Moments in an order of their own would, until the end of the step."""
+    device = topology.named_device("v5e")
+    shapes = topology.placed(adam_shapes(), device)
+    step = traced(adam_step, *shapes, donate_argnums=(0, 1))
+    tagged = step.compile(materialize.tag(step.program))
+    stored = materialize.of_compiled(step.program, tagged)
+    assert stored.layouts
+    graph = build_graph(step.program, stored, named("v5e"), early=True)
+    schedule = smallest_pool(graph, planner_options("search", TPU_ALIGNMENT)).schedule
+
+    def temp_bytes(layouts):
+        placement = XlaPlacement(step.program, "tpu", layouts)
+        return step.compile(
+            placement.realize(graph, schedule).program
+        ).figures.temp_size_in_bytes
+
+    one_weight = 4 * 512 * 2048
+    assert temp_bytes(stored.layouts) < temp_bytes({}) - one_weight / 2
