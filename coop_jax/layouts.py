@@ -4,12 +4,11 @@ XLA:TPU chooses an order of dimensions for every value, by what uses it. Results
 theirs from outside, and what is fused with them follows. Behind a fence that is no longer
 so: there the product that makes a weight's gradient chose, and moments in another order
 than their arguments have, whose place they cannot take, were kept until the end of the step
-and copied there (BERT-large's tightest plan needed 5.0 GiB rather than 4.2). So a fence
-is told the order that results have.
+and copied there (of BERT-large those of 24 layers). So a fence is told the order that
+results have.
 
 Not that of convolutions' kernels: they are small, their images are large, and one follows
-the other. Told the kernels' order, XLA:TPU padded the images (U-Net's tightest plan needed
-3.0 GiB rather than 2.3).
+the other. Told the kernels' order, XLA:TPU padded a U-Net's images to twice their size.
 """
 
 from __future__ import annotations

@@ -110,3 +110,12 @@ def test_what_only_enables_another_to_free_is_not_put_off():
     outputs += [[last], [total]]
     order = early_order(inputs, outputs, sizes, [])
     assert order[-1] == length + 4  # The end of the chain.
+
+
+def test_what_waits_for_a_scalar_is_not_put_off_if_scalars_count_for_nothing():
+    """Two moments, a value in between, and updates that need a bias correction."""
+    inputs = [[], [], [], [], [0, 3], [1, 3]]
+    outputs = [[0], [1], [2], [3], [4], [5]]
+    sizes = [0, 0, 100, 4, 0, 0]
+    assert early_order(inputs, outputs, sizes, []) == [0, 1, 2, 3, 4, 5]
+    assert early_order(inputs, outputs, sizes, [], negligible_bytes=4)[-1] == 2
