@@ -126,19 +126,29 @@ def compare(
         for budget in extra:
             shown = budget if isinstance(budget, str) else format_bytes(budget)
             add_planned(at(shown), budget)
-    for row in sorted(pareto.optimal(by_policy), key=_bytes):
-        if not any(_stands_for(ours, row) for ours in rows):
-            add_planned(at(row.name), _bytes(row))
+    todo, done = pareto.optimal(by_policy), set()
+    while todo:
+        for row in sorted(todo, key=_bytes):
+            done.add(row.name)
+            if not any(_stands_for(ours, row) for ours in rows):
+                add_planned(at(row.name), _bytes(row))
+        # A policy that is undercut by another need not be beaten by what beats that one:
+        # there may be nothing that does.
+        todo = pareto.optimal(
+            row
+            for row in by_policy
+            if row.name not in done and not any(_beats(ours, row) for ours in rows)
+        )
     return Comparison(target_of(versions.device).name, tuple(rows))
+
+
+def _beats(ours: Row, policy: Row) -> bool:
+    return ours.kind == "coop_jax" and ours.beats(policy)
 
 
 def _stands_for(ours: Row, policy: Row) -> bool:
     """Is it a row of coop_jax that beats the policy, with nearly all of its bytes?"""
-    return (
-        ours.kind == "coop_jax"
-        and ours.beats(policy)
-        and _bytes(ours) >= (1 - _SAME_BYTES) * _bytes(policy)
-    )
+    return _beats(ours, policy) and _bytes(ours) >= (1 - _SAME_BYTES) * _bytes(policy)
 
 
 def _bytes(row: Row) -> int:

@@ -8,7 +8,7 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import coop_jax
-from coop_jax.comparison import at
+from coop_jax.comparison import Row, at
 from coop_jax.executed import executed, saved_names
 from coop_jax.pareto import frontier, optimal
 from coop_jax.policies import default_policies, unwrapped, wrap_with
@@ -220,6 +220,24 @@ def test_an_infeasible_budget_is_a_row_that_names_the_smallest():
     assert row.budget_bytes == 1000
     assert row.note.startswith("infeasible, at least ")
     assert row.note in str(compared)
+
+
+def test_a_policy_is_not_left_out_for_one_that_nothing_beats():
+    known = [
+        Row("tight", "checkpoint", None, None, 1000, 1, 1e-9, None, 1),
+        Row("loose", "checkpoint", None, None, 10**9, 1, 1e-9, None, 1),
+    ]
+    rows = coop_jax.compare(
+        make_step,
+        *arguments(),
+        policies={"tight": NOTHING, "loose": NOTHING},
+        budgets=(),
+        donate_argnums=0,
+        known_rows=known,
+    ).rows
+    assert [row.name for row in rows[-2:]] == ["coop_jax at tight", "coop_jax at loose"]
+    assert rows[-2].measured_bytes is None
+    assert rows[-1].measured_bytes is not None
 
 
 def test_names_choose_the_policies():

@@ -75,6 +75,7 @@ def test_rows_on_disk_are_read_as_they_were(tmp_path):
     rows = [
         Row("unmodified", "unmodified", None, 5 * 2**20, 4 * 2**20, 100, 0.5, 1.0, 1),
         Row("dots", "checkpoint", None, None, 3 * 2**20, 110, 0.75, 1.5, 1),
+        Row("tight", "checkpoint", None, None, 2**20, 120, 0.875, 1.75, 1),
         Row("by default", "checkpoint", measured_bytes=5, note="a, note"),
         Row(at("dots"), "coop_jax", 3 * 2**20, 2 * 2**20, 2 * 2**20, 105, 0.625, None, 4),
         Row("coop_jax at 1 B", "coop_jax", 1, note="infeasible, at least 2 B"),
@@ -86,6 +87,8 @@ def test_rows_on_disk_are_read_as_they_were(tmp_path):
     records.write_table(tmp_path, "net", Comparison("cpu", tuple(rows)))
     summary = records.write_summary(tmp_path, ["net", "other"]).read_text()
     assert "| net | dots | 3 | 1.500 | 2 | 1.250 | 1.50 |  |" in summary
+    assert "| net | tight | 1 | 1.750 | does not fit |  |  |  |" in summary
+    assert "1 of 2 policy rows are beaten" in summary
     assert "2 rows: median error 12.5%, worst 25.0%" in summary
     assert "median 2, at most 2" in summary
     table = (tmp_path / "net.md").read_text()

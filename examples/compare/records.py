@@ -93,9 +93,16 @@ def write_summary(folder: pathlib.Path, networks: list[str]) -> pathlib.Path:
             row.kind == "checkpoint" and row.modelled_seconds is not None
             for row in comparison.rows
         )
-        for policy, ours in comparison.matched():
-            num_beaten += ours.beats(policy)
+        matched = {policy.name: ours for policy, ours in comparison.matched()}
+        for policy in comparison.rows:
+            if policy.kind != "checkpoint" or policy.modelled_seconds is None:
+                continue
             table.append([network, policy.name, *_figures(policy, base)])
+            ours = matched.get(policy.name)
+            if ours is None:
+                table[-1] += ["does not fit", ""]
+                continue
+            num_beaten += ours.beats(policy)
             table[-1] += [*_figures(ours, base)]
             if is_measured:
                 table[-1] += map(_number, (policy.measured_ratio, ours.measured_ratio))
