@@ -9,6 +9,7 @@ from steps import NEEDS_TPU, mlp_arguments, mlp_step, traced
 
 from coop_jax import materialize, topology
 from coop_jax.graph import build_graph
+from coop_jax.hlo_module import read_module
 from coop_jax.layouts import layouts_of_results
 from coop_jax.placement import fence_p
 from coop_jax.plan import planner_options, smallest_pool
@@ -104,11 +105,19 @@ def test_results_do_not_wait_to_be_copied():
     graph = build_graph(step.program, stored, named("v5e"), early=True)
     schedule = smallest_pool(graph, planner_options("search", TPU_ALIGNMENT)).schedule
 
-    def temp_bytes(layouts):
+    def longest_wait(layouts):
+        """From where a result is made to where it is copied, as part of the step."""
         placement = XlaPlacement(step.program, "tpu", layouts)
-        return step.compile(
-            placement.realize(graph, schedule).program
-        ).figures.temp_size_in_bytes
+        compiled = step.compile(placement.realize(graph, schedule).program)
+        module = read_module(compiled.module)
+        order = module.sequences[module.entry]
+        when = {number: at for at, number in enumerate(order)}
+        waits = [0]
+        for number in module.instructions[module.roots[module.entry]].operands:
+            copy = module.instructions[number]
+            if copy.opcode == "copy":
+                waits.append(when[number] - when[copy.operands[0]])
+        return max(waits) / len(order)
 
-    one_weight = 4 * 512 * 2048
-    assert temp_bytes(stored.layouts) < temp_bytes({}) - one_weight / 2
+    assert longest_wait(stored.layouts) < 0.05
+    assert longest_wait({}) > 0.25
