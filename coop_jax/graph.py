@@ -139,8 +139,8 @@ def build_graph(
             [op.outputs for op in operations],
             bytes_in_pool(tensors),
             _must_precede(program, operations, tensors, is_external(tensors)),
-            # What an update of weights waits for may be a scalar, which nothing waits for
-            # on a TPU: then it could not be one fusion with the updates of the moments.
+            # A bias correction is a scalar and frees nothing: it would come last, and all
+            # updates of weights after it, apart from those of their moments.
             target.alignment_bytes if target.platform == "tpu" else 0,
         )
         tensors, operations = _tensors_and_operations(inputs, [cones[k] for k in order])

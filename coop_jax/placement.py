@@ -10,6 +10,7 @@ so a recomputation that reads them is not merged back into the first computation
   When the program is partitioned over several devices, an unknown custom call would
   gather every operand; `custom_partitioning` says that each keeps its sharding.
 * GPU, TPU: `optimization_barrier`, which lives until after their last such pass.
+  On a TPU it also keeps the layouts of results (`coop_jax.layouts`).
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def rewrite(
     """
     zeros, halves = frozenset(shared_zeros), frozenset(halved_bits)
     if arena is not None and arena.stays:
-        writer = _ArenaWriter(graph, zeros, halves, layouts, arena, books)
+        writer = _ArenaWriter(graph, zeros, halves, arena, books)
     else:
         writer = _Writer(graph, zeros, halves, layouts)
     for number, segment in enumerate(segments):
@@ -105,21 +105,16 @@ class _Writer:
         zeros = self._zeros_of(segment)
         before = [*(self.version[t] for t in segment.fenced), *zeros.values()]
         after = [_compat.new_var(v.aval) for v in before]
-        layouts = [self._layouts.get(self.graph.tensors[t]) for t in segment.fenced]
-        self._pass(before, after, number, layouts if any(layouts) else [])
+        self._pass(segment, before, after)
         self.version.update(zip(segment.fenced, after, strict=False))
         self._zeros = dict(zip(zeros, after[len(segment.fenced) :], strict=True))
 
-    def _pass(
-        self,
-        before: list[Any],
-        after: list[Any],
-        number: int,
-        layouts: list[Order | None],
-    ) -> None:
+    def _pass(self, segment: Segment, before: list[Any], after: list[Any]) -> None:
         """The boundary itself: values that go in and come out again."""
         if before:
-            self.eqns.append(fence_equation(before, after, number, layouts))
+            layouts = [self._layouts.get(self.graph.tensors[t]) for t in segment.fenced]
+            told = layouts if any(layouts) else []
+            self.eqns.append(fence_equation(before, after, self._number, told))
 
     def _fence_alone(self, tensors: Sequence[int]) -> None:
         """What is one value from here on, whatever XLA merges of what made it."""
@@ -189,26 +184,20 @@ class _ArenaWriter(_Writer):
         graph: StepGraph,
         shared_zeros: frozenset[int],
         halved_bits: frozenset[int],
-        layouts: Mapping[Any, Order],
         arena: ArenaPlan,
         books: int | None,
     ) -> None:
-        super().__init__(graph, shared_zeros, halved_bits, layouts)
+        super().__init__(graph, shared_zeros, halved_bits, {})  # No arena on a TPU.
         self._plan = arena
         self._books = books
         self._arena = _compat.new_var(arena_aval(arena.arena_bytes))
         self.eqns.append(empty_arena_equation(self._arena))
 
-    def _pass(
-        self,
-        before: list[Any],
-        after: list[Any],
-        number: int,
-        layouts: list[Order | None],
-    ) -> None:
+    def _pass(self, segment: Segment, before: list[Any], after: list[Any]) -> None:
+        number = self._number
         stores, loads = self._plan.stored_at(number), self._plan.loaded_at(number)
         if not stores and not loads:
-            super()._pass(before, after, number, layouts)
+            super()._pass(segment, before, after)
             return
         what = Exchange(
             boundary=number,
