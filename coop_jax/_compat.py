@@ -119,6 +119,13 @@ def with_name_scope(eqn: Any, name: str) -> Any:
     return eqn.replace(source_info=info.replace(name_stack=stack))
 
 
+def with_inner_name_scope(eqn: Any, name: str) -> Any:
+    """The equation with a name scope at the end of its name stack."""
+    info = eqn.source_info
+    stack = info.name_stack + _source_info_util.new_name_stack(name)
+    return eqn.replace(source_info=info.replace(name_stack=stack))
+
+
 def nest_source_info(outer: Any, inner: Any) -> Any:
     """Source info of an inlined equation: the caller's name stack, then its own.
 

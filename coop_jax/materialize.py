@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import jax
@@ -94,6 +94,13 @@ class Materialization:
         """XLA:TPU makes the random bits of a dropout, and the scatter of a cross-entropy's
         gradient, which it turns into a comparison, in every fusion that reads them."""
         return self.source == "compiled" and self.in_place == "fusions"
+
+    def with_scratch(self, scratch_bytes: Mapping[int, int]) -> Materialization:
+        """The same with at least so much scratch, by equation index."""
+        workspace = dict(self.workspace_bytes)
+        for index, size in scratch_bytes.items():
+            workspace[index] = max(workspace.get(index, 0), size)
+        return dataclasses.replace(self, workspace_bytes=workspace)
 
     def without_early(self) -> Materialization:
         """The same, but for the scratch that is made early."""

@@ -154,10 +154,22 @@ def _search(
         materialization = materialize.of_compiled(traced.program, tagged)
         fixed_bytes = unplanned_bytes(tagged, materialization)
     options = planner_options(planner, target.alignment_bytes)
-    graphs = _graphs(traced.program, materialization, target, options)
+
+    def with_scratch(scratch_bytes: Mapping[int, int]) -> list[StepGraph]:
+        stored = materialization.with_scratch(scratch_bytes)
+        return _graphs(traced.program, stored, target, options)
+
+    graphs = with_scratch({})
     log(f"graph: {graphs[0]}")
-    placement = placing.placement(traced, materialization.layouts)
-    return BudgetSearch(graphs, options, fixed_bytes, placement, traced.compile, log)
+    return BudgetSearch(
+        graphs,
+        options,
+        fixed_bytes,
+        placing.placement(traced, materialization.layouts),
+        traced.compile,
+        log,
+        with_scratch,
+    )
 
 
 def _graphs(

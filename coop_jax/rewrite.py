@@ -31,6 +31,7 @@ from coop_jax.readers import Readers
 from coop_jax.segments import Execution, Segment
 
 RECOMPUTE_SCOPE = "recompute"
+EXECUTION_SCOPE = "execution"
 
 
 def rewrite(
@@ -45,7 +46,9 @@ def rewrite(
     """The program that executes the segments in their order.
 
     It computes the same outputs from the same inputs. Recomputed equations carry the
-    name scope `recompute` around their own, so that profilers show them.
+    name scope `recompute` around their own, so that profilers show them. The innermost
+    scope of every equation is `execution` with the number of its execution in the plan,
+    by which `coop_jax.excess` knows the parts of the compiled step.
 
     Arguments:
         graph: what the segments were planned on.
@@ -92,6 +95,7 @@ class _Writer:
         self.version = dict(enumerate(graph.tensors[: graph.num_inputs]))
         self._shared_zeros = shared_zeros
         self._halved_bits = halved_bits
+        self._num_executed = 0
         # Number, unstored values and zeros of the present segment.
         self._number = 0
         self._local: dict[Any, Any] = {}
@@ -153,6 +157,7 @@ class _Writer:
         if operation.anchor in self._halved_bits:
             self._fence_alone(execution.makes)
         self._readers.executed(execution, self.version)
+        self._num_executed += 1
 
     def _write(self, index: int, is_recompute: bool) -> dict[Any, Any]:
         eqn = self.graph.program.eqns[index]
@@ -164,6 +169,8 @@ class _Writer:
             invars=[self._read(v, zeros) for v in eqn.invars],
             outvars=[renamed.get(v, v) for v in eqn.outvars],
         )
+        scope = f"{EXECUTION_SCOPE}{self._num_executed}"
+        eqn = _compat.with_inner_name_scope(eqn, scope)
         if is_recompute:
             eqn = _compat.with_name_scope(eqn, RECOMPUTE_SCOPE)
         self.eqns.append(eqn)

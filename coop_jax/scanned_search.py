@@ -16,7 +16,7 @@ from coop_jax.candidates import (
     least,
 )
 from coop_jax.graph import StepGraph
-from coop_jax.plan import PlanOptions
+from coop_jax.plan import PlanOptions, Schedule, smallest_pool
 from coop_jax.scan import Scanned, scan_down, scan_tightest
 
 _MAX_COMPILATIONS = 3
@@ -37,7 +37,7 @@ class ScannedSearch:
         graphs: Sequence[StepGraph],
         options: PlanOptions,
         fixed_bytes: int,
-        compile_plan: Callable[[Scanned, int], Measured],
+        compile_plan: Callable[[StepGraph, Schedule, int], Measured],
     ) -> None:
         self._graphs = graphs
         self._options = options
@@ -58,7 +58,7 @@ class ScannedSearch:
             if found is not None and plan.recompute_seconds >= found.recompute_seconds:
                 break
             tried.add(plan.key)
-            measured = self._compile_plan(plan, error)
+            measured = self._compile_plan(plan.graph, plan.schedule, error)
             over = measured.total_bytes - budget_bytes
             missed_by = measured.total_bytes - measured.candidate.planned_bytes
             if over > 0 or measured.compiled is None:
@@ -74,13 +74,16 @@ class ScannedSearch:
             error = min(over // 2, missed_by)
         return found
 
-    def tightest(self, smallest_pool: int, budget_bytes: int) -> Measured:
+    def tightest(self, budget_bytes: int) -> Measured:
         """The first of the tightest plans that keeps the budget, or else the smallest."""
-        plans = scan_tightest(self._graphs, self._options, smallest_pool)
+        pool_bytes = min(
+            smallest_pool(graph, self._options).pool_bytes for graph in self._graphs
+        )
+        plans = scan_tightest(self._graphs, self._options, pool_bytes)
         tried: list[Measured] = []
         error = 0
         for plan in plans[:_MAX_COMPILATIONS]:
-            measured = self._compile_plan(plan, error)
+            measured = self._compile_plan(plan.graph, plan.schedule, error)
             error = measured.total_bytes - measured.candidate.planned_bytes
             tried.append(measured)
             if least(measured) <= (False, budget_bytes):

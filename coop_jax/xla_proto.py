@@ -16,8 +16,8 @@ from typing import Any
 
 import jax
 
-from coop_jax import xla_schedule
-from coop_jax.hlo_module import Instruction, read_module
+from coop_jax import xla_live, xla_schedule
+from coop_jax.hlo_module import HloModule, Instruction, read_module
 from coop_jax.protobuf_wire import fields, integers
 from coop_jax.xla_schedule import StoredBuffer
 
@@ -56,29 +56,42 @@ def read_stored_module(compiled: Any) -> StoredModule | None:
 
     Returns `None` where the platform does not publish its module.
     """
-    analysis = compiled.memory_analysis()
-    assignment = getattr(analysis, "serialized_buffer_assignment_proto", b"")
-    executable = compiled.runtime_executable()
-    if not hasattr(executable, "hlo_modules"):
+    module = published_module(compiled)
+    if module is None:
         return None
-    [published] = executable.hlo_modules()
-    module = read_module(published.as_serialized_hlo_module_proto())
     schedule = module.sequences.get(module.entry, ())
     unlisted_bytes = 0
-    if assignment:
-        buffers = tuple(_read_buffers(assignment))
+    buffers = assigned_buffers(compiled)
+    if buffers:
         if any(b.instruction not in module.instructions for b in buffers):
             return None
     elif schedule:
         buffers = xla_schedule.stored_buffers(module)
+        analysis = compiled.memory_analysis()
         temp_bytes = analysis.temp_size_in_bytes if analysis is not None else 0
-        heap_bytes = xla_schedule.heap_bytes(module, on_tpu=_is_on_tpu(compiled))
+        heap_bytes = xla_live.heap_bytes(module, on_tpu=_is_on_tpu(compiled))
         unlisted_bytes = max(0, temp_bytes - heap_bytes)
     else:
         return None
     return StoredModule(
         module.instructions, module.roots, module.entry, schedule, buffers, unlisted_bytes
     )
+
+
+def published_module(compiled: Any) -> HloModule | None:
+    """The optimized module; `None` where the platform does not publish it."""
+    executable = compiled.runtime_executable()
+    if not hasattr(executable, "hlo_modules"):
+        return None
+    [published] = executable.hlo_modules()
+    return read_module(published.as_serialized_hlo_module_proto())
+
+
+def assigned_buffers(compiled: Any) -> tuple[StoredBuffer, ...]:
+    """The buffers of XLA's assignment; none where it is not published."""
+    analysis = compiled.memory_analysis()
+    assignment = getattr(analysis, "serialized_buffer_assignment_proto", b"")
+    return tuple(_read_buffers(assignment))
 
 
 def _is_on_tpu(compiled: Any) -> bool:

@@ -15,14 +15,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
 
-import numpy as np
-
-from coop_jax import _ext
 from coop_jax.hlo_module import HloModule, Instruction
 from coop_jax.protobuf_wire import fields, integers, repeated
-from coop_jax.targets import TPU_ALIGNMENT
 
 # Field numbers of xla/xla_data.proto and, the last line, of xla/service/hlo.proto.
 _SHAPE_ELEMENT_TYPE, _SHAPE_DIMENSIONS, _SHAPE_TUPLE, _SHAPE_LAYOUT = 2, 3, 4, 5
@@ -114,30 +112,7 @@ def stored_buffers(module: HloModule) -> tuple[StoredBuffer, ...]:
     return tuple(buffers)
 
 
-def heap_bytes(module: HloModule, *, on_tpu: bool = False) -> int:
-    """What the temporaries of a scheduled module need, as XLA packs them.
-
-    XLA:TPU packs its main memory otherwise than XLA:CPU and XLA:GPU: as buffers begin,
-    each in the smallest gap.
-    """
-    flow = Flow(module, module.entry)
-    kinds = _kinds(module, flow)
-    when = {number: at for at, number in enumerate(flow.sequence)}
-    spans: dict[int, list[int]] = {}  # by storage: first and last instruction, bytes
-    for value in flow.values:
-        storage = value.root()
-        if id(storage) in kinds or not storage.bytes:
-            continue
-        first, last = when[value.instruction], flow.last_read[id(value)]
-        span = spans.setdefault(id(storage), [first, last, storage.bytes])
-        span[:2] = min(span[0], first), max(span[1], last)
-    first, last, size = np.array([*spans.values()], np.int64).reshape(-1, 3).T
-    if on_tpu:
-        return _ext.xla_heap_bytes(first, last, size, alignment=TPU_ALIGNMENT, by_time=True)
-    return _ext.xla_heap_bytes(first, last, size)
-
-
-def _kinds(module: HloModule, flow: Flow) -> dict[int, str]:
+def kinds_of_storage(module: HloModule, flow: Flow) -> dict[int, str]:
     """Whose memory a storage is, by its `id`; temporaries are missing."""
     kinds: dict[int, str] = {}
     for index, value in flow.held[module.roots[module.entry]].items():
@@ -151,7 +126,7 @@ def _kinds(module: HloModule, flow: Flow) -> dict[int, str]:
 
 
 def _entry_buffers(module: HloModule, flow: Flow) -> Iterator[StoredBuffer]:
-    kinds = _kinds(module, flow)
+    kinds = kinds_of_storage(module, flow)
     when = {number: at for at, number in enumerate(flow.sequence)}
     for value in flow.values:
         origin = flow.origin(value)
@@ -190,9 +165,16 @@ class Flow:
         values: everything defined, in execution order.
         held: by instruction and shape index, the value there.
         last_read: when a value is read last, by its `id`; results: after the end.
+
+    `places` are addresses, by instruction and shape index, where XLA publishes them.
     """
 
-    def __init__(self, module: HloModule, computation: int) -> None:
+    def __init__(
+        self,
+        module: HloModule,
+        computation: int,
+        places: Mapping[tuple[int, Index], Any] = MappingProxyType({}),
+    ) -> None:
         self.sequence = _sequence(module, computation)
         self.values: list[Value] = []
         self.held: dict[int, dict[Index, Value]] = {}
@@ -202,6 +184,8 @@ class Flow:
         self.last_read = self._last_reads()
         for number in self.sequence:
             self._share(number, module.instructions[number])
+            if places:
+                self._share_places(number, module.instructions[number], places)
 
     def origin(self, value: Value) -> Value:
         """Where a value was computed, if XLA has only moved it since."""
@@ -273,6 +257,26 @@ class Flow:
             if result is None or source is None or result.instruction != number:
                 continue
             if result.bytes == source.bytes and result.root() is not source.root():
+                result.storage = source.root()
+
+    def _share_places(
+        self,
+        number: int,
+        instruction: Instruction,
+        places: Mapping[tuple[int, Index], Any],
+    ) -> None:
+        """Results that lie where an operand of the same size lay, by their addresses."""
+        sources = {
+            (places.get((value.instruction, value.index)), value.bytes): value
+            for operand in instruction.operands
+            for value in self.held[operand].values()
+        }
+        for result in self.held[number].values():
+            place = places.get((result.instruction, result.index))
+            source = sources.get((place, result.bytes))
+            if place is None or source is None or result.instruction != number:
+                continue
+            if result.root() is not source.root():
                 result.storage = source.root()
 
 

@@ -15,7 +15,6 @@ from coop_jax.measure import compile_measured, memory_figures
 from coop_jax.plan import PlanOptions, plan_pool, planner_options, unconstrained
 from coop_jax.realize import XlaPlacement
 from coop_jax.scanned_search import ScannedSearch
-from coop_jax.verify import BudgetSearch
 
 # A fast planner: what is tested here is what is done with its plans.
 OPTIONS = PlanOptions(policy="lookahead", alignment=64, overhead_limit=10.0)
@@ -96,10 +95,10 @@ def scanned_search(made):
     placement = XlaPlacement(step.program, "cpu")
     compiled = []
 
-    def compile_plan(plan, error):
-        realized = placement.realize(plan.graph, plan.schedule)
-        planned = figures.fixed_bytes + plan.expected.bytes
-        candidate = Candidate(graph, plan.schedule, realized, planned, planned + error)
+    def compile_plan(graph, schedule, error):
+        realized = placement.realize(graph, schedule)
+        planned = figures.fixed_bytes + tpu_heap.expected_heap(graph, schedule).bytes
+        candidate = Candidate(graph, schedule, realized, planned, planned + error)
         executable, total = compile_measured(lambda: step.compile(realized.program))
         compiled.append(Measured(candidate, executable, total))
         return compiled[-1]
@@ -126,22 +125,12 @@ def test_a_scan_without_room_finds_nothing(made):
 
 
 def test_the_tightest_of_a_scan(made):
-    step, graph, figures = made
-    whole = BudgetSearch(
-        [graph],
-        OPTIONS,
-        figures.fixed_bytes,
-        XlaPlacement(step.program, "cpu"),
-        step.compile,
-        lambda line: None,
-    )
-    _, smallest = whole._smallest_pool()
     search, compiled = scanned_search(made)
-    found = search.tightest(smallest.pool_bytes, 0)
+    found = search.tightest(0)
     assert found.total_bytes == min(m.total_bytes for m in compiled)
     assert 1 < len(compiled) <= 3
     search, compiled = scanned_search(made)
-    assert search.tightest(smallest.pool_bytes, figures.total_bytes) is compiled[0]
+    assert search.tightest(made[2].total_bytes) is compiled[0]
     assert len(compiled) == 1
 
 

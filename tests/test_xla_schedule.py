@@ -8,7 +8,7 @@ import jax
 import pytest
 from steps import NEEDS_CUDA, NEEDS_TPU, mlp_arguments, mlp_step, traced
 
-from coop_jax import materialize, topology, xla_schedule
+from coop_jax import materialize, topology, xla_live, xla_schedule
 from coop_jax.hlo_module import read_module
 from coop_jax.measure import memory_figures
 from coop_jax.xla_proto import read_stored_module
@@ -68,14 +68,14 @@ def test_every_buffer_of_an_assignment_is_derived_from_the_schedule():
     assert sizes(derived) == sizes(stored.buffers)
     # XLA lets an elementwise operation write over an operand: one activation less.
     activation_bytes = 512 * 64 * 4
-    heap_bytes = xla_schedule.heap_bytes(module_of(compiled))
+    heap_bytes = xla_live.heap_bytes(module_of(compiled))
     assert 0 <= heap_bytes - memory_figures(compiled).temp_bytes <= activation_bytes
 
 
 @NEEDS_CUDA
 def test_a_gpu_that_is_not_there():
     step, compiled = compiled_for("h200", batch=4096, width=256)
-    heap_bytes = xla_schedule.heap_bytes(module_of(compiled))
+    heap_bytes = xla_live.heap_bytes(module_of(compiled))
     assert heap_bytes == pytest.approx(memory_figures(compiled).temp_bytes, rel=0.1)
     assert materialize.of_compiled(step.program, compiled).source == "compiled"
 
@@ -85,7 +85,7 @@ def test_a_gpu_that_is_not_there():
 def test_a_tpu_that_is_not_there(dtype):
     """Activations too large for the chip's vector memory all lie in main memory."""
     step, compiled = compiled_for("v5e", layers=4, batch=131072, width=256, dtype=dtype)
-    heap_bytes = xla_schedule.heap_bytes(module_of(compiled), on_tpu=True)
+    heap_bytes = xla_live.heap_bytes(module_of(compiled), on_tpu=True)
     assert heap_bytes == pytest.approx(memory_figures(compiled).temp_bytes, rel=0.01)
     found = materialize.of_compiled(step.program, compiled)
     assert found.source == "compiled"

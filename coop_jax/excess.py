@@ -1,0 +1,76 @@
+"""Excess: what a compiled plan keeps alive beyond what was planned, and where.
+
+What XLA stores of a step is read off the step as written. A plan's fences make other
+fusions: of a GELU that is recomputed next to its gradient, three intermediate values are
+stored where the step as written stores none. So a plan that missed is read as well: at
+every execution, what XLA keeps alive then and the plan does not becomes scratch of that
+operation, and the next plan makes room for it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from coop_jax.graph import StepGraph
+from coop_jax.hlo_module import HloModule
+from coop_jax.lifetimes import lifetimes
+from coop_jax.plan import Schedule
+from coop_jax.rewrite import EXECUTION_SCOPE
+from coop_jax.xla_live import live_bytes
+from coop_jax.xla_proto import assigned_buffers, published_module
+
+_EXECUTION = re.compile(rf"(?:^|/){EXECUTION_SCOPE}(\d+)(?:/|$)")
+
+
+def scratch_needed(graph: StepGraph, schedule: Schedule, compiled: Any) -> dict[int, int]:
+    """Scratch in bytes, by equation, that would have said what XLA keeps alive.
+
+    Arguments:
+        graph: what the schedule was planned on.
+        compiled: the executable of the rewritten program.
+
+    Returns:
+        Only of operations where XLA keeps more alive than the plan, by the equation that
+        names them; nothing where XLA does not publish its schedule.
+    """
+    module = published_module(compiled)
+    if module is None or not module.sequences.get(module.entry):
+        return {}
+    places = {
+        (b.instruction, b.shape_index): b.offset
+        for b in assigned_buffers(compiled)
+        if b.kind == "temp"
+    }
+    actual = live_bytes(module, places)
+    lives = lifetimes(graph, schedule)
+    planned = lives.live_bytes(graph.in_pool_bytes)
+    scratch: dict[int, int] = {}
+    for at, execution in enumerate(_executions(module)):
+        if execution is None:
+            continue
+        more = int(actual[at] - planned[execution])
+        if more > 0:
+            equation = graph.operations[lives.operation[execution]].anchor
+            needed = int(lives.workspace_bytes[execution]) + more
+            scratch[equation] = max(scratch.get(equation, 0), needed)
+    return scratch
+
+
+def _executions(module: HloModule) -> list[int | None]:
+    """By instruction of the schedule, the plan's execution that it belongs to.
+
+    What has no name is a copy or a transposition: it is made for what comes next.
+    """
+    found: list[int | None] = []
+    following: int | None = None
+    for number in reversed(module.sequences[module.entry]):
+        instruction = module.instructions[number]
+        names = [instruction.op_name]
+        if instruction.called:
+            root = module.instructions.get(module.roots.get(instruction.called[0], -1))
+            names.append(root.op_name if root is not None else "")
+        numbers = [n for name in names for n in _EXECUTION.findall(name)[-1:]]
+        following = int(numbers[0]) if numbers else following
+        found.append(following)
+    return found[::-1]
