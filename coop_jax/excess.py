@@ -20,7 +20,7 @@ from coop_jax.rewrite import EXECUTION_SCOPE
 from coop_jax.xla_live import live_bytes
 from coop_jax.xla_proto import assigned_buffers, published_module
 
-_EXECUTION = re.compile(rf"(?:^|/){EXECUTION_SCOPE}(\d+)(?:/|$)")
+_EXECUTION = re.compile(rf"\b{EXECUTION_SCOPE}(\d+)\b")
 
 
 def scratch_needed(graph: StepGraph, schedule: Schedule, compiled: Any) -> dict[int, int]:
@@ -39,7 +39,7 @@ def scratch_needed(graph: StepGraph, schedule: Schedule, compiled: Any) -> dict[
         return {}
     places = {
         (b.instruction, b.shape_index): b.offset
-        for b in assigned_buffers(compiled)
+        for b in assigned_buffers(compiled, module)
         if b.kind == "temp"
     }
     actual = live_bytes(module, places)

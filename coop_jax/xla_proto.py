@@ -16,17 +16,17 @@ from typing import Any
 
 import jax
 
-from coop_jax import xla_live, xla_schedule
+from coop_jax import _compat, xla_live, xla_schedule
 from coop_jax.hlo_module import HloModule, Instruction, read_module
 from coop_jax.protobuf_wire import fields, integers
-from coop_jax.xla_schedule import StoredBuffer
+from coop_jax.xla_schedule import StoredBuffer, is_tuple_shape
 
 _ASSIGNMENT_BUFFERS, _ASSIGNMENT_ALLOCATIONS = 1, 3
 _BUFFER_ID, _BUFFER_SIZE, _BUFFER_DEFINED_AT = 1, 2, 3
 _LOCATION_SHAPE_INDEX, _LOCATION_INSTRUCTION_ID = 3, 4
 _ALLOCATION_SIZE, _ALLOCATION_IS_THREAD_LOCAL = 2, 3
 _ALLOCATION_IS_PARAMETER, _ALLOCATION_IS_OUTPUT = 5, 7
-_ALLOCATION_ASSIGNED, _ALLOCATION_IS_TUPLE, _ALLOCATION_IS_CONSTANT = 9, 11, 12
+_ALLOCATION_ASSIGNED, _ALLOCATION_IS_CONSTANT = 9, 12
 _ASSIGNED_BUFFER_ID, _ASSIGNED_OFFSET, _ASSIGNED_SIZE = 1, 2, 3
 
 
@@ -61,7 +61,7 @@ def read_stored_module(compiled: Any) -> StoredModule | None:
         return None
     schedule = module.sequences.get(module.entry, ())
     unlisted_bytes = 0
-    buffers = assigned_buffers(compiled)
+    buffers = assigned_buffers(compiled, module)
     if buffers:
         if any(b.instruction not in module.instructions for b in buffers):
             return None
@@ -87,11 +87,32 @@ def published_module(compiled: Any) -> HloModule | None:
     return read_module(published.as_serialized_hlo_module_proto())
 
 
-def assigned_buffers(compiled: Any) -> tuple[StoredBuffer, ...]:
+def assigned_buffers(compiled: Any, module: HloModule) -> tuple[StoredBuffer, ...]:
     """The buffers of XLA's assignment; none where it is not published."""
+    tables = {
+        number for number, i in module.instructions.items() if is_tuple_shape(i.shape)
+    }
+    return tuple(
+        dataclasses.replace(buffer, kind="other")
+        if buffer.shape_index == () and buffer.instruction in tables
+        else buffer
+        for buffer in _read_buffers(_assignment(compiled))
+    )
+
+
+def is_from_cache(compiled: Any) -> bool:
+    """Does it publish no assignment, though its device is there? Executables from JAX's
+    compilation cache do not, and their names may be those of another step."""
+    if _assignment(compiled):
+        return False
+    shardings = jax.tree.leaves(compiled.input_shardings)
+    devices = [d for s in shardings for d in s.device_set]
+    return any(d.platform == "cpu" or not _compat.is_absent(d) for d in devices)
+
+
+def _assignment(compiled: Any) -> bytes:
     analysis = compiled.memory_analysis()
-    assignment = getattr(analysis, "serialized_buffer_assignment_proto", b"")
-    return tuple(_read_buffers(assignment))
+    return getattr(analysis, "serialized_buffer_assignment_proto", b"")
 
 
 def _is_on_tpu(compiled: Any) -> bool:
@@ -125,7 +146,6 @@ def _read_buffers(data: bytes) -> Iterator[StoredBuffer]:
                 assigned.append(dict(fields(value)))
             elif value and field in (
                 _ALLOCATION_IS_THREAD_LOCAL,
-                _ALLOCATION_IS_TUPLE,
                 _ALLOCATION_IS_CONSTANT,
             ):
                 kind = "other"

@@ -341,11 +341,18 @@ def _element(held: dict[Index, Value], prefix: Index) -> dict[Index, Value]:
 def _leaves(shape: bytes, index: Index = ()) -> Iterator[tuple[Index, bytes]]:
     """The arrays in a shape, by shape index."""
     elements = [value for field, value in fields(shape) if field == _SHAPE_TUPLE]
-    is_tuple = elements or _TUPLE in repeated(shape, _SHAPE_ELEMENT_TYPE)
-    if not is_tuple:
+    if not is_tuple_shape(shape):
         yield index, shape
     for i, element in enumerate(elements):
         yield from _leaves(element, (*index, i))
+
+
+def is_tuple_shape(shape: bytes) -> bool:
+    """Are its buffers a table of addresses and the elements?"""
+    return any(
+        field == _SHAPE_TUPLE or (field == _SHAPE_ELEMENT_TYPE and value == _TUPLE)
+        for field, value in fields(shape)
+    )
 
 
 def dimension_orders(shape: bytes) -> list[tuple[int, ...]]:
