@@ -52,7 +52,6 @@ class CorrectedSearch:
         fixed_bytes: arguments and results.
         expected_bytes: what the compiled step of a plan is expected to need beside them.
         compile_plan: compiles a plan, given what an earlier one was missed by in bytes.
-        as_compiled: the executable of a plan as XLA compiled it, not from a cache.
         with_scratch: the graphs again, with scratch in bytes of equations; None: of a
             plan that misses only the difference is known.
     """
@@ -64,7 +63,6 @@ class CorrectedSearch:
         fixed_bytes: int,
         expected_bytes: Callable[[StepGraph, Schedule], int],
         compile_plan: Callable[[StepGraph, Schedule, int], Measured],
-        as_compiled: Callable[[Measured], Any],
         with_scratch: WithScratch | None = None,
     ) -> None:
         self._as_read = graphs
@@ -72,7 +70,6 @@ class CorrectedSearch:
         self._fixed_bytes = fixed_bytes
         self._expected_bytes = expected_bytes
         self._compile_plan = compile_plan
-        self._as_compiled = as_compiled
         self._with_scratch = with_scratch
         self._forget()
 
@@ -190,7 +187,7 @@ class CorrectedSearch:
             return False
         if measured.candidate.realized.arena is not None:
             return False
-        needed = scratch_needed(*planned, self._as_compiled(measured))
+        needed = scratch_needed(*planned, measured.compiled)
         for index, size in needed.items():
             self._scratch[index] = max(self._scratch.get(index, 0), size)
         if needed:

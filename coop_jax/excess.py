@@ -47,8 +47,8 @@ def scratch_needed(graph: StepGraph, schedule: Schedule, compiled: Any) -> dict[
     planned = lives.live_bytes(graph.in_pool_bytes)
     scratch: dict[int, int] = {}
     for at, execution in enumerate(_executions(module)):
-        if execution is None:
-            continue
+        if execution is None or execution >= len(planned):
+            continue  # The name of another plan, from JAX's compilation cache.
         more = int(actual[at] - planned[execution])
         if more > 0:
             equation = graph.operations[lives.operation[execution]].anchor

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coop_jax import _compat
 from coop_jax.budget import format_bytes
 from coop_jax.candidates import Candidate, Measured
 from coop_jax.corrected_search import (
@@ -28,7 +27,6 @@ from coop_jax.plan import PlanOptions, SmallestPool, smallest_pool
 from coop_jax.program import Program
 from coop_jax.realize import XlaPlacement
 from coop_jax.scanned_search import ScannedSearch
-from coop_jax.xla_proto import is_from_cache
 
 
 class BudgetSearch:
@@ -115,7 +113,6 @@ class BudgetSearch:
             self._fixed_bytes,
             self._expected_bytes,
             self._compile_plan,
-            self._as_compiled,
             self._with_scratch,
         )
 
@@ -125,13 +122,6 @@ class BudgetSearch:
 
     def _compile_plan(self, graph: StepGraph, schedule: Any, error: int) -> Measured:
         return self._compile(self._candidate(graph, schedule, error))
-
-    def _as_compiled(self, measured: Measured) -> Any:
-        """With a compilation cache the next plan must not be another than without."""
-        if not is_from_cache(measured.compiled):
-            return measured.compiled
-        with _compat.without_compilation_cache():
-            return self._compile_program(measured.candidate.realized.program)
 
     def _candidate(self, graph: StepGraph, schedule: Any, error: int) -> Candidate:
         planned_bytes = self._fixed_bytes + self._expected_bytes(graph, schedule)

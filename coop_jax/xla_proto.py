@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from coop_jax import _compat, xla_live, xla_schedule
+from coop_jax import xla_live, xla_schedule
 from coop_jax.hlo_module import HloModule, Instruction, read_module
 from coop_jax.protobuf_wire import fields, integers
 from coop_jax.xla_schedule import StoredBuffer, is_tuple_shape
@@ -98,16 +98,6 @@ def assigned_buffers(compiled: Any, module: HloModule) -> tuple[StoredBuffer, ..
         else buffer
         for buffer in _read_buffers(_assignment(compiled))
     )
-
-
-def is_from_cache(compiled: Any) -> bool:
-    """Does it publish no assignment, though its device is there? Executables from JAX's
-    compilation cache do not, and their names may be those of another step."""
-    if _assignment(compiled):
-        return False
-    shardings = jax.tree.leaves(compiled.input_shardings)
-    devices = [d for s in shardings for d in s.device_set]
-    return any(d.platform == "cpu" or not _compat.is_absent(d) for d in devices)
 
 
 def _assignment(compiled: Any) -> bytes:
