@@ -97,7 +97,8 @@ class CorrectedSearch:
                 continue
             if best is None and self._scratch and (planned is None or excess > 0):
                 self._forget()
-                margin = error = worst + worst // 4
+                # Room for all of it; half of it is likely.
+                margin, error = worst + worst // 4, worst // 2
                 preferred = room - margin
                 skipped, may_skip = [], _MOST_SKIPPED
                 continue

@@ -33,10 +33,13 @@ from coop_jax.plan import planner_options, unconstrained
 from coop_jax.policies import Policy, Wrap, unwrapped, wrap_with
 from coop_jax.pool_gradient import original
 from coop_jax.program import Program
+from coop_jax.random_bits import kept_in_halves
 from coop_jax.targets import target_of
 from coop_jax.time_model import TimeModel
 from coop_jax.traced_step import TracedStep
 from coop_jax.train_step import remat_train_step
+from coop_jax.xla_live import copied_arguments_bytes
+from coop_jax.xla_proto import published_module
 
 # XLA:CPU removes the barriers of `jax.checkpoint` and merges what it recomputes back
 # into the forward pass, unless this pass is off. With it on, the comparison would be
@@ -204,9 +207,16 @@ class Versions:
         else:
             stored = materialize.of_compiled(program, tagged)
             fixed_bytes = unplanned_bytes(tagged, stored)
-        # There is no fence: what is made early takes its bytes for much of the step.
+        # There is no fence: what is made early takes its bytes for much of the step, random
+        # bits stay what XLA makes them of, and weights are copied before they are updated.
         lasting_bytes = sum(stored.early_bytes.values())
-        graph = build_graph(program, stored.without_early(), target)
+        if tagged is not None and self.device.platform == "cpu":
+            module = published_module(tagged)
+            lasting_bytes += 0 if module is None else copied_arguments_bytes(module)
+        halved = kept_in_halves(program, self.device.platform)
+        bits = [v for index in halved for v in program.eqns[index].outvars]
+        stored = stored.without_early().with_twice(bits)
+        graph = build_graph(program, stored, target)
         options = planner_options("search", target.alignment_bytes)
         schedule = unconstrained(graph, options)
         expected_bytes = XLA_PLACES.placement(self._traced).expected_bytes

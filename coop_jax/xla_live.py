@@ -24,12 +24,40 @@ def live_bytes(
         places: addresses, by instruction and shape index, where XLA publishes them:
             results that lie where an operand lay are no memory of their own.
     """
-    first, last, size = _spans(module, places)
+    first, last, size = _spans(Flow(module, module.entry, places), module)
     count = len(module.sequences[module.entry])
     change = np.zeros(count + 1, np.int64)
     np.add.at(change, first, size)
     np.add.at(change, np.minimum(last, count - 1) + 1, -size)
     return np.cumsum(change[:-1])
+
+
+def copied_arguments_bytes(module: HloModule) -> int:
+    """Bytes of the copies of arguments that are there when most is alive."""
+    flow = Flow(module, module.entry)
+    peak = int(live_bytes(module).argmax())
+    when = {number: at for at, number in enumerate(flow.sequence)}
+    kinds = kinds_of_storage(module, flow)
+    copies = (
+        value
+        for value in flow.values
+        if id(value.root()) not in kinds and _is_copied_argument(module, value.instruction)
+    )
+    return sum(
+        value.bytes
+        for value in copies
+        if when[value.instruction] <= peak <= flow.last_read[id(value)]
+    )
+
+
+def _is_copied_argument(module: HloModule, number: int) -> bool:
+    instruction = module.instructions[number]
+    if instruction.opcode != "copy":
+        return False
+    source = module.instructions[instruction.operands[0]]
+    while source.opcode == "bitcast":
+        source = module.instructions[source.operands[0]]
+    return source.opcode == "parameter"
 
 
 def heap_bytes(module: HloModule, *, on_tpu: bool = False) -> int:
@@ -38,18 +66,14 @@ def heap_bytes(module: HloModule, *, on_tpu: bool = False) -> int:
     XLA:TPU packs its main memory otherwise than XLA:CPU and XLA:GPU: as buffers begin,
     each in the smallest gap.
     """
-    spans = _spans(module)
+    spans = _spans(Flow(module, module.entry), module)
     if on_tpu:
         return _ext.xla_heap_bytes(*spans, alignment=TPU_ALIGNMENT, by_time=True)
     return _ext.xla_heap_bytes(*spans)
 
 
-def _spans(
-    module: HloModule,
-    places: Mapping[tuple[int, Index], Any] = MappingProxyType({}),
-) -> np.ndarray:
+def _spans(flow: Flow, module: HloModule) -> np.ndarray:
     """First and last instruction, and bytes, of everything that temporaries lie in."""
-    flow = Flow(module, module.entry, places)
     kinds = kinds_of_storage(module, flow)
     when = {number: at for at, number in enumerate(flow.sequence)}
     spans: dict[int, list[int]] = {}  # By storage.

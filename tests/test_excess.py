@@ -251,3 +251,14 @@ def test_executables_from_a_cache_teach_the_same(read, compilation_cache):
     first = smallest()
     assert len(first[2]) == len(first[1]) > 1
     assert smallest() == first
+
+
+def test_copies_of_arguments_are_seen(read):
+    """XLA:CPU copies weights that the step as written updates in place; the plan's order
+    of readers and updates leaves nothing to copy."""
+    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(read.step.args[0]))
+    as_written = published_module(read.tagged)
+    copied = xla_live.copied_arguments_bytes(as_written)
+    assert 0 < copied <= weights
+    planned = published_module(read.compiled)
+    assert xla_live.copied_arguments_bytes(planned) < copied
