@@ -105,6 +105,8 @@ class CorrectedSearch:
             if planned is None and best is None:
                 planned = skipped[-1] if skipped else self._plan(room)
                 skipped, may_skip = [], 0
+                if planned is not None and key_of(*planned) in seen:
+                    break
             if planned is None:
                 break
             if key_of(*planned) in seen:  # Tensors are large: ask for more.
@@ -125,6 +127,7 @@ class CorrectedSearch:
                     # It should be explained; the second time it was not.
                     is_first = len(seen) == 1
                     margin, less = (error // 4, 0) if is_first else (error, over)
+                    margin = max(0, margin)
                     error = 0
                 preferred -= max(less, room // LEAST_STEP)
                 skipped, may_skip = [], _MOST_SKIPPED
