@@ -77,12 +77,16 @@ def test_fusions_beside_a_gradient_are_learnt(read):
 
     needed = memory_figures(read.compiled).total_bytes
     assert expected(read.graph, read.schedule) < 0.85 * needed
-    learnt = read.graph_with(scratch_needed(read.graph, read.schedule, read.compiled))
-    schedule = smallest_pool(learnt, OPTIONS).schedule
-    compiled = read.compile(learnt, schedule)
-    assert expected(learnt, schedule) == pytest.approx(
-        memory_figures(compiled).total_bytes, rel=0.05
-    )
+    scratch = scratch_needed(read.graph, read.schedule, read.compiled)
+    # The next plan may recompute elsewhere, beside other gradients: so JAX 0.10 does here.
+    for _ in range(2):
+        learnt = read.graph_with(scratch)
+        schedule = smallest_pool(learnt, OPTIONS).schedule
+        compiled = read.compile(learnt, schedule)
+        error = expected(learnt, schedule) / memory_figures(compiled).total_bytes - 1
+        for index, size in scratch_needed(learnt, schedule, compiled).items():
+            scratch[index] = max(scratch.get(index, 0), size)
+    assert abs(error) < 0.05
 
 
 def test_scratch_says_what_is_alive_where_it_was_learnt(read):
@@ -152,12 +156,13 @@ def searches(read, with_scratch, believed_less=0):
 
 
 def test_a_search_learns(read):
-    search, _ = searches(read, lambda scratch: [read.graph_with(scratch)])
+    search, lines = searches(read, lambda scratch: [read.graph_with(scratch)])
     found = search.smallest()
-    assert 1 < search.num_compilations <= 3
-    assert found.candidate.predicted_bytes == pytest.approx(found.total_bytes, rel=0.05)
-    unlearnt, _ = searches(read, None)
-    assert found.total_bytes <= unlearnt.smallest().total_bytes
+    assert 1 < search.num_compilations == len(lines) <= 3
+    measured = list(search._compiled.values())
+    assert found is min(measured, key=lambda m: m.total_bytes)
+    errors = [abs(m.candidate.predicted_bytes / m.total_bytes - 1) for m in measured]
+    assert errors[-1] < 0.05 < 0.15 < errors[0]
 
 
 @pytest.mark.parametrize("percent", [80, 70, 65])
