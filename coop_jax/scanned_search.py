@@ -1,6 +1,6 @@
 """Scanned search: the plan for a budget where XLA packs worse than a plan does.
 
-As `BudgetSearch`, for a TPU: not one plan at a time, corrected by what the last one was
+As `CorrectedSearch`, for a TPU: not one plan at a time, corrected by what the last one was
 missed by, but of many plans those that are likely to fit.
 """
 
