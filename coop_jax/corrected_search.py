@@ -10,9 +10,6 @@ the graph is planned as it was read at first, by how much the plan missed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import numpy as np
 
 from coop_jax.candidates import (
     GAIN_WORTH_TRYING,
@@ -23,7 +20,15 @@ from coop_jax.candidates import (
 )
 from coop_jax.excess import scratch_needed
 from coop_jax.graph import StepGraph
-from coop_jax.plan import PlanOptions, Schedule, plan_pool, smallest_pool
+from coop_jax.plan import (
+    Planned,
+    PlanOptions,
+    Schedule,
+    key_of,
+    least_recomputation,
+    plan_pool,
+    smallest_of,
+)
 
 _MAX_COMPILATIONS = 3
 # A first plan leaves this part of the room free: most compiled steps need up to about a
@@ -39,7 +44,6 @@ _FLOOR_PREFERENCES = (0.95, 0.9, 0.85, 0.8, 0.7)
 # compilations.
 _MOST_SKIPPED = 4
 
-Planned = tuple[StepGraph, Schedule]
 WithScratch = Callable[[Mapping[int, int]], Sequence[StepGraph]]
 
 
@@ -167,8 +171,7 @@ class CorrectedSearch:
         """Few operations need all of the smallest pool. XLA places what the others keep
         worse than the plan does, and so above it: with less for them, the compiled step
         is smaller up to a point."""
-        pools = [(smallest_pool(graph, self._options), graph) for graph in self._graphs]
-        smallest, graph = min(pools, key=lambda found: found[0].pool_bytes)
+        graph, smallest = smallest_of(self._graphs, self._options)
         pool = smallest.pool_bytes
         schedules = [smallest.schedule] + [
             plan_pool(graph, pool, self._options, int(part * pool))
@@ -197,24 +200,3 @@ class CorrectedSearch:
         if needed:
             self._graphs = self._with_scratch(self._scratch)
         return bool(needed)
-
-
-def least_recomputation(
-    graphs: Sequence[StepGraph],
-    options: PlanOptions,
-    room: int,
-    preferred: int | None = None,
-) -> Planned | None:
-    """The plan that recomputes least, in any of the orders; None if there is none."""
-    plans = [(graph, plan_pool(graph, room, options, preferred)) for graph in graphs]
-    return min(
-        ((graph, schedule) for graph, schedule in plans if schedule is not None),
-        key=lambda planned: planned[1].statistics.recompute_seconds,
-        default=None,
-    )
-
-
-def key_of(graph: StepGraph, schedule: Any) -> bytes:
-    """Tells plans apart, of the same step in different orders as well."""
-    order = np.array([operation.anchor for operation in graph.operations], np.int64)
-    return order.tobytes() + schedule.steps.tobytes()

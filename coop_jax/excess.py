@@ -18,7 +18,7 @@ from coop_jax.lifetimes import lifetimes
 from coop_jax.plan import Schedule
 from coop_jax.rewrite import EXECUTION_SCOPE
 from coop_jax.xla_live import live_bytes
-from coop_jax.xla_proto import assigned_buffers, published_module
+from coop_jax.xla_proto import published_module, temporary_addresses
 
 _EXECUTION = re.compile(rf"\b{EXECUTION_SCOPE}(\d+)\b")
 
@@ -37,12 +37,7 @@ def scratch_needed(graph: StepGraph, schedule: Schedule, compiled: Any) -> dict[
     module = published_module(compiled)
     if module is None or not module.sequences.get(module.entry):
         return {}
-    places = {
-        (b.instruction, b.shape_index): b.offset
-        for b in assigned_buffers(compiled, module)
-        if b.kind == "temp"
-    }
-    actual = live_bytes(module, places)
+    actual = live_bytes(module, temporary_addresses(compiled, module))
     lives = lifetimes(graph, schedule)
     planned = lives.live_bytes(graph.in_pool_bytes)
     scratch: dict[int, int] = {}

@@ -18,7 +18,7 @@ from typing import Any
 from coop_jax._compat import Literal
 from coop_jax.program import Program
 from coop_jax.xla_proto import StoredModule
-from coop_jax.xla_schedule import dimension_orders
+from coop_jax.xla_shape import dimension_orders
 
 Order = tuple[int, ...]
 """Dimensions, the outermost first."""

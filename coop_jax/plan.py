@@ -7,7 +7,10 @@ the independent validator, and finds the smallest pool that can be planned.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from coop_jax import _ext
 from coop_jax.graph import StepGraph
@@ -26,6 +29,7 @@ _PACKING_EFFORT = 2_000_000
 
 Schedule = _ext.Schedule
 PlanOptions = _ext.PlanOptions
+Planned = tuple[StepGraph, Schedule]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +121,35 @@ def smallest_pool(graph: StepGraph, options: PlanOptions) -> SmallestPool:
         schedule=_validated(graph, found.schedule),
         blocking_operation=min(max(found.blocking_operation, 0), len(graph.operations) - 1),
     )
+
+
+def smallest_of(
+    graphs: Sequence[StepGraph], options: PlanOptions
+) -> tuple[StepGraph, SmallestPool]:
+    """The smallest pool that can be planned in any of a step's orders."""
+    pools = [(graph, smallest_pool(graph, options)) for graph in graphs]
+    return min(pools, key=lambda found: found[1].pool_bytes)
+
+
+def least_recomputation(
+    graphs: Sequence[StepGraph],
+    options: PlanOptions,
+    room: int,
+    preferred: int | None = None,
+) -> Planned | None:
+    """The plan that recomputes least, in any of the orders; None if there is none."""
+    plans = [(graph, plan_pool(graph, room, options, preferred)) for graph in graphs]
+    return min(
+        ((graph, schedule) for graph, schedule in plans if schedule is not None),
+        key=lambda planned: planned[1].statistics.recompute_seconds,
+        default=None,
+    )
+
+
+def key_of(graph: StepGraph, schedule: Any) -> bytes:
+    """Tells plans apart, of the same step in different orders as well."""
+    order = np.array([operation.anchor for operation in graph.operations], np.int64)
+    return order.tobytes() + schedule.steps.tobytes()
 
 
 def unconstrained(graph: StepGraph, options: PlanOptions) -> Any:

@@ -16,7 +16,7 @@ from coop_jax.candidates import (
     least,
 )
 from coop_jax.graph import StepGraph
-from coop_jax.plan import PlanOptions, Schedule, smallest_pool
+from coop_jax.plan import PlanOptions, Schedule, smallest_of
 from coop_jax.scan import Scanned, scan_down, scan_tightest
 
 _MAX_COMPILATIONS = 3
@@ -76,10 +76,8 @@ class ScannedSearch:
 
     def tightest(self, budget_bytes: int) -> Measured:
         """The first of the tightest plans that keeps the budget, or else the smallest."""
-        pool_bytes = min(
-            smallest_pool(graph, self._options).pool_bytes for graph in self._graphs
-        )
-        plans = scan_tightest(self._graphs, self._options, pool_bytes)
+        _, smallest = smallest_of(self._graphs, self._options)
+        plans = scan_tightest(self._graphs, self._options, smallest.pool_bytes)
         tried: list[Measured] = []
         error = 0
         for plan in plans[:_MAX_COMPILATIONS]:

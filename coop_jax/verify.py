@@ -14,16 +14,11 @@ from typing import Any
 
 from coop_jax.budget import format_bytes
 from coop_jax.candidates import Candidate, Measured
-from coop_jax.corrected_search import (
-    CorrectedSearch,
-    WithScratch,
-    key_of,
-    least_recomputation,
-)
+from coop_jax.corrected_search import CorrectedSearch, WithScratch
 from coop_jax.errors import InfeasibleBudgetError
 from coop_jax.graph import StepGraph
 from coop_jax.measure import compile_measured
-from coop_jax.plan import PlanOptions, SmallestPool, smallest_pool
+from coop_jax.plan import PlanOptions, key_of, least_recomputation, smallest_of
 from coop_jax.program import Program
 from coop_jax.realize import XlaPlacement
 from coop_jax.scanned_search import ScannedSearch
@@ -71,7 +66,7 @@ class BudgetSearch:
         room = budget_bytes - self._fixed_bytes
         planned = least_recomputation(self._graphs, self._options, room)
         if planned is None:
-            graph, smallest = self._smallest_pool()
+            graph, smallest = smallest_of(self._graphs, self._options)
             raise InfeasibleBudgetError(
                 budget_bytes,
                 self._fixed_bytes + smallest.pool_bytes,
@@ -89,7 +84,7 @@ class BudgetSearch:
         found = search.tightest(budget_bytes)
         if found.total_bytes <= budget_bytes and found.compiled is not None:
             return found
-        graph, smallest = self._smallest_pool()
+        graph, smallest = smallest_of(self._graphs, self._options)
         raise InfeasibleBudgetError(
             budget_bytes,
             found.total_bytes,
@@ -115,10 +110,6 @@ class BudgetSearch:
             self._compile_plan,
             self._with_scratch,
         )
-
-    def _smallest_pool(self) -> tuple[StepGraph, SmallestPool]:
-        pools = [(graph, smallest_pool(graph, self._options)) for graph in self._graphs]
-        return min(pools, key=lambda found: found[1].pool_bytes)
 
     def _compile_plan(self, graph: StepGraph, schedule: Any, error: int) -> Measured:
         return self._compile(self._candidate(graph, schedule, error))

@@ -11,7 +11,8 @@ import numpy as np
 from coop_jax import _ext
 from coop_jax.hlo_module import HloModule
 from coop_jax.targets import TPU_ALIGNMENT
-from coop_jax.xla_schedule import Flow, Index, kinds_of_storage
+from coop_jax.xla_schedule import Flow, kinds_of_storage
+from coop_jax.xla_shape import Index
 
 
 def live_bytes(
@@ -24,8 +25,12 @@ def live_bytes(
         places: addresses, by instruction and shape index, where XLA publishes them:
             results that lie where an operand lay are no memory of their own.
     """
-    first, last, size = _spans(Flow(module, module.entry, places), module)
-    count = len(module.sequences[module.entry])
+    return _live_bytes(Flow(module, module.entry, places), module)
+
+
+def _live_bytes(flow: Flow, module: HloModule) -> np.ndarray:
+    first, last, size = _spans(flow, module)
+    count = len(flow.sequence)
     change = np.zeros(count + 1, np.int64)
     np.add.at(change, first, size)
     np.add.at(change, np.minimum(last, count - 1) + 1, -size)
@@ -35,7 +40,7 @@ def live_bytes(
 def copied_arguments_bytes(module: HloModule) -> int:
     """Bytes of the copies of arguments that are there when most is alive."""
     flow = Flow(module, module.entry)
-    peak = int(live_bytes(module).argmax())
+    peak = int(_live_bytes(flow, module).argmax())
     when = {number: at for at, number in enumerate(flow.sequence)}
     kinds = kinds_of_storage(module, flow)
     copies = (

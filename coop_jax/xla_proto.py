@@ -19,7 +19,8 @@ import jax
 from coop_jax import xla_live, xla_schedule
 from coop_jax.hlo_module import HloModule, Instruction, read_module
 from coop_jax.protobuf_wire import fields, integers
-from coop_jax.xla_schedule import StoredBuffer, is_tuple_shape
+from coop_jax.xla_schedule import StoredBuffer
+from coop_jax.xla_shape import Index, is_tuple_shape
 
 _ASSIGNMENT_BUFFERS, _ASSIGNMENT_ALLOCATIONS = 1, 3
 _BUFFER_ID, _BUFFER_SIZE, _BUFFER_DEFINED_AT = 1, 2, 3
@@ -98,6 +99,15 @@ def assigned_buffers(compiled: Any, module: HloModule) -> tuple[StoredBuffer, ..
         else buffer
         for buffer in _read_buffers(_assignment(compiled))
     )
+
+
+def temporary_addresses(compiled: Any, module: HloModule) -> dict[tuple[int, Index], int]:
+    """Where temporaries lie, by instruction and shape index, as far as XLA says so."""
+    return {
+        (buffer.instruction, buffer.shape_index): buffer.offset
+        for buffer in assigned_buffers(compiled, module)
+        if buffer.kind == "temp"
+    }
 
 
 def _assignment(compiled: Any) -> bytes:

@@ -14,33 +14,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from coop_jax.hlo_module import HloModule, Instruction
-from coop_jax.protobuf_wire import fields, integers, repeated
+from coop_jax.protobuf_wire import repeated
+from coop_jax.xla_shape import Index, leaves, sizes_of
 
-# Field numbers of xla/xla_data.proto and, the last line, of xla/service/hlo.proto.
-_SHAPE_ELEMENT_TYPE, _SHAPE_DIMENSIONS, _SHAPE_TUPLE, _SHAPE_LAYOUT = 2, 3, 4, 5
-_LAYOUT_MINOR_TO_MAJOR, _LAYOUT_TILES, _TILE_DIMENSIONS = 1, 6, 1
-_LAYOUT_ELEMENT_BITS, _LAYOUT_MEMORY_SPACE = 7, 8
+# Field numbers of xla/service/hlo.proto.
 _ALIASING_OUTPUT_INDEX, _ALIASING_OPERAND, _ALIASING_OPERAND_INDEX = 1, 2, 3
 
-# xla.PrimitiveType: bits of an element; what is not here (tuples, tokens) has none.
-_BITS = {
-    **dict.fromkeys((30, 31), 1),  # s1, u1
-    **dict.fromkeys((26, 27), 2),
-    **dict.fromkeys((21, 22, 32), 4),
-    **dict.fromkeys((1, 2, 6, 19, 20, 23, 24, 25, 28, 29, 33), 8),
-    **dict.fromkeys((3, 7, 10, 16), 16),
-    **dict.fromkeys((4, 8, 11), 32),
-    **dict.fromkeys((5, 9, 12, 15), 64),
-    18: 128,
-}
-_TUPLE, _BF16 = 13, 16
-_MAIN_MEMORY = 0
 # Their results are their operands' buffers.
 _FORWARDS = frozenset("bitcast opt-barrier add-dependency domain async-update".split())
 # Of these the called computations run in memory of their own; a fusion's do not.
@@ -49,8 +33,6 @@ _MOVES = frozenset("copy copy-start".split())
 # The part of an asynchronous start that holds its results: (operands, results, ...), but
 # (result, operand, context) of a copy.
 _RESULT_PART = {"copy": (0,)}
-
-Index = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -222,14 +204,14 @@ class Flow:
             return _element(operands[0], _RESULT_PART.get(opcode[:-5], (1,)))
         is_started = opcode.endswith("-start")
         made = {}
-        for index, shape in _leaves(instruction.shape):
+        for index, shape in leaves(instruction.shape):
             if is_started and index and index[:1] != _RESULT_PART.get(opcode[:-6], (1,)):
                 # Operands, which have to stay until the end of the move, and contexts.
                 source = _passed(operands, index if opcode != "copy-start" else (0,))
                 if source is not None and index != (2,):
                     made[index] = source
                 continue
-            value = Value(number, index, *_sizes(shape))
+            value = Value(number, index, *sizes_of(shape))
             self.values.append(value)
             made[index] = value
         return made
@@ -336,70 +318,3 @@ def _passed(operands: list[dict[Index, Value]], index: Index) -> Value | None:
 def _element(held: dict[Index, Value], prefix: Index) -> dict[Index, Value]:
     length = len(prefix)
     return {i[length:]: value for i, value in held.items() if i[:length] == prefix}
-
-
-def _leaves(shape: bytes, index: Index = ()) -> Iterator[tuple[Index, bytes]]:
-    """The arrays in a shape, by shape index."""
-    elements = [value for field, value in fields(shape) if field == _SHAPE_TUPLE]
-    if not is_tuple_shape(shape):
-        yield index, shape
-    for i, element in enumerate(elements):
-        yield from _leaves(element, (*index, i))
-
-
-def is_tuple_shape(shape: bytes) -> bool:
-    """Are its buffers a table of addresses and the elements?"""
-    return any(
-        field == _SHAPE_TUPLE or (field == _SHAPE_ELEMENT_TYPE and value == _TUPLE)
-        for field, value in fields(shape)
-    )
-
-
-def dimension_orders(shape: bytes) -> list[tuple[int, ...]]:
-    """The dimensions of every array in a shape, outermost in memory first."""
-    orders = []
-    for _, array in _leaves(shape):
-        layout = b"".join(v for field, v in fields(array) if field == _SHAPE_LAYOUT)
-        orders.append(tuple(reversed(repeated(layout, _LAYOUT_MINOR_TO_MAJOR))))
-    return orders
-
-
-def _sizes(shape: bytes) -> tuple[int, int, tuple[int, ...]]:
-    """Bytes of an array in main memory, outside of it, and those the program's value may
-    have."""
-    kind, dimensions, layout = 0, [], b""
-    for field, value in fields(shape):
-        if field == _SHAPE_ELEMENT_TYPE:
-            kind = value
-        elif field == _SHAPE_DIMENSIONS:
-            dimensions += integers(value)
-        elif field == _SHAPE_LAYOUT:
-            layout = value
-    bits, space, order, tiles = _BITS.get(kind, 0), _MAIN_MEMORY, [], []
-    value_bytes = math.prod(dimensions) * max(bits, 8 if bits else 0) // 8
-    for field, value in fields(layout):
-        if field == _LAYOUT_MINOR_TO_MAJOR:
-            order += integers(value)
-        elif field == _LAYOUT_TILES:
-            tiles.append(repeated(value, _TILE_DIMENSIONS))
-        elif field == _LAYOUT_ELEMENT_BITS:
-            bits = value or bits
-        elif field == _LAYOUT_MEMORY_SPACE:
-            space = value
-    physical = [dimensions[i] for i in reversed(order)] if order else dimensions
-    stored = (math.prod(_tiled(physical, tiles)) * bits + 7) // 8
-    sizes = (value_bytes, 2 * value_bytes) if kind == _BF16 else (value_bytes,)
-    return (stored, 0, sizes) if space == _MAIN_MEMORY else (0, stored, sizes)
-
-
-def _tiled(dimensions: list[int], tiles: list[list[int]]) -> list[int]:
-    """Dimensions, major first, padded to whole tiles.
-
-    A tile splits the last dimensions; the next one splits what the first has left.
-    """
-    for tile in tiles:
-        padded = [1] * max(0, len(tile) - len(dimensions)) + dimensions
-        split = len(padded) - len(tile)
-        counts = [-(-n // t) for n, t in zip(padded[split:], tile, strict=True)]
-        dimensions = [*padded[:split], *counts, *tile]
-    return dimensions

@@ -7,16 +7,15 @@ import pytest
 from steps import NEEDS_CUDA, TARGET, traced
 
 from coop_jax import materialize, topology, xla_live
-from coop_jax.corrected_search import key_of
 from coop_jax.excess import _executions, scratch_needed
 from coop_jax.graph import build_graph
 from coop_jax.lifetimes import lifetimes
 from coop_jax.measure import memory_figures
 from coop_jax.pipeline import unplanned_bytes
-from coop_jax.plan import expected_bytes, planner_options, smallest_pool
+from coop_jax.plan import expected_bytes, key_of, planner_options, smallest_pool
 from coop_jax.realize import XlaPlacement
 from coop_jax.verify import BudgetSearch
-from coop_jax.xla_proto import assigned_buffers, published_module
+from coop_jax.xla_proto import assigned_buffers, published_module, temporary_addresses
 from coop_jax.xla_schedule import Flow
 
 OPTIONS = planner_options("search", TARGET.alignment_bytes)
@@ -95,17 +94,12 @@ def test_scratch_says_what_is_alive_where_it_was_learnt(read):
     learnt = read.graph_with(scratch)
     planned = lifetimes(learnt, read.schedule).live_bytes(learnt.in_pool_bytes)
     module = published_module(read.compiled)
-    actual = xla_live.live_bytes(module, addresses(read.compiled))
+    actual = xla_live.live_bytes(module, temporary_addresses(read.compiled, module))
     for at, execution in enumerate(_executions(module)):
         if execution is not None:
             assert actual[at] <= planned[execution]
     # And nothing is learnt of what was right.
     assert scratch_needed(learnt, read.schedule, read.compiled) == {}
-
-
-def addresses(compiled):
-    buffers = assigned_buffers(compiled, published_module(compiled))
-    return {(b.instruction, b.shape_index): b.offset for b in buffers if b.kind == "temp"}
 
 
 def test_live_bytes_are_those_of_the_addresses_in_use(read):
@@ -124,7 +118,7 @@ def test_live_bytes_are_those_of_the_addresses_in_use(read):
         offset, size = places.get((value.instruction, value.index), (0, 0))
         until = flow.last_read[id(value)] + 1
         in_use[when[value.instruction] : until, offset : offset + size] = True
-    actual = xla_live.live_bytes(module, addresses(read.compiled))
+    actual = xla_live.live_bytes(module, temporary_addresses(read.compiled, module))
     np.testing.assert_array_equal(actual, in_use.sum(axis=1))
     # Where no addresses are known, what shares its place counts twice.
     assert (xla_live.live_bytes(module) >= actual).all()

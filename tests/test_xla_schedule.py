@@ -8,7 +8,7 @@ import jax
 import pytest
 from steps import NEEDS_CUDA, NEEDS_TPU, mlp_arguments, mlp_step, traced
 
-from coop_jax import materialize, topology, xla_live, xla_schedule
+from coop_jax import materialize, topology, xla_live, xla_schedule, xla_shape
 from coop_jax.hlo_module import read_module
 from coop_jax.measure import memory_figures
 from coop_jax.xla_proto import read_stored_module
@@ -45,7 +45,7 @@ def compiled_for(target, **sizes):
 )
 def test_tiles_pad_the_last_physical_dimensions(dimensions, tiles, padded):
     elements = 1
-    for dimension in xla_schedule._tiled(dimensions, tiles):
+    for dimension in xla_shape.tiled(dimensions, tiles):
         elements *= dimension
     assert elements == padded
 
