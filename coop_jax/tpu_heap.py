@@ -42,7 +42,7 @@ class ExpectedHeap:
 
 def expected_heap(graph: StepGraph, schedule: Schedule) -> ExpectedHeap:
     """What XLA:TPU is expected to need for the tensors and workspaces of a schedule."""
-    first, last, size = _blocks(graph, schedule)
+    first, last, size = blocks_in_main_memory(graph, schedule)
     if not len(size):
         return ExpectedHeap(0, 0)
 
@@ -62,7 +62,7 @@ def expected_heap(graph: StepGraph, schedule: Schedule) -> ExpectedHeap:
     return ExpectedHeap(int(as_planned + np.median(peaks)) // 2, int(np.std(peaks)) // 2)
 
 
-def _blocks(graph: StepGraph, schedule: Schedule) -> tuple[np.ndarray, ...]:
+def blocks_in_main_memory(graph: StepGraph, schedule: Schedule) -> tuple[np.ndarray, ...]:
     """First and last execution, and bytes, of what lies in main memory."""
     made: dict[int, list[tuple[int, int]]] = {}
     for step, tensor, _, taken_over in schedule.placements.tolist():

@@ -44,7 +44,7 @@ def test_the_blocks_are_those_of_the_schedule(graph, part):
     options = planner_options("search", 64)
     most = unconstrained(graph, options).statistics.max_live_bytes
     schedule = plan_pool(graph, int(part * most), options)
-    first, last, size = tpu_heap._blocks(graph, schedule)
+    first, last, size = tpu_heap.blocks_in_main_memory(graph, schedule)
     assert (first <= last).all()
     assert live_bytes(first, last, size) == schedule.statistics.max_live_bytes
 
@@ -66,7 +66,7 @@ def test_what_stays_near_takes_no_main_memory_until_it_is_kept_longer(made):
     assert changed.near == {t for t, size in enumerate(graph.in_pool_bytes) if size}
 
     def bytes_in_blocks(graph, schedule):
-        return tpu_heap._blocks(graph, schedule)[2].sum()
+        return tpu_heap.blocks_in_main_memory(graph, schedule)[2].sum()
 
     # Nothing is kept for longer than in the step itself, except for what is taken over.
     schedule = unconstrained(changed, OPTIONS)

@@ -6,10 +6,13 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <type_traits>
 #include <vector>
+
+#include "core/types.h"
 
 namespace coop {
 
@@ -103,6 +106,18 @@ std::vector<Record> ToRecords(const AnyArray& array, const std::string& name) {
     std::memcpy(&records[row], values, sizeof(Record));
   }
   return records;
+}
+
+// value(0), value(1), ... as a new array.
+template <typename Value>
+auto NewArray(int64_t length, Value value) {
+  using T = decltype(value(int64_t{0}));
+  auto* values = new T[At(length)];
+  for (int64_t i = 0; i < length; ++i) values[i] = value(i);
+  nb::capsule owner(values, [](void* p) noexcept {
+    delete[] static_cast<T*>(p);
+  });
+  return nb::ndarray<nb::numpy, T, nb::ndim<1>>(values, {At(length)}, owner);
 }
 
 // Read-only views; `owner` keeps the memory alive.

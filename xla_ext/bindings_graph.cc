@@ -73,18 +73,6 @@ Graph* MakeGraph(void* storage, const AnyArray& op_seconds,
   return new (storage) Graph(std::move(arrays));
 }
 
-// value(0), value(1), ... as a new array.
-template <typename Value>
-auto NewArray(int64_t length, Value value) {
-  using T = decltype(value(int64_t{0}));
-  auto* values = new T[At(length)];
-  for (int64_t i = 0; i < length; ++i) values[i] = value(i);
-  nb::capsule owner(values, [](void* p) noexcept {
-    delete[] static_cast<T*>(p);
-  });
-  return nb::ndarray<nb::numpy, T, nb::ndim<1>>(values, {At(length)}, owner);
-}
-
 template <typename Value>
 auto PerTensor(const Graph& graph, Value value) {
   return NewArray(graph.num_tensors(), value);

@@ -147,6 +147,25 @@ the better of the two. With `by_time`, as XLA:TPU does it: in the order in which
 they begin, equal ones as given. Other arguments as of `pack`.
 )");
   m.def(
+      "xla_heap_offsets",
+      [](AnyArray first, AnyArray last, AnyArray bytes, Bytes alignment) {
+        const auto blocks =
+            ToBlocks("xla_heap_offsets", first, last, bytes, std::nullopt);
+        std::vector<Offset> offsets;
+        {
+          const nb::gil_scoped_release release;
+          offsets = XlaHeapOffsets(blocks, alignment);
+        }
+        return NewArray(std::ssize(offsets),
+                        [&](int64_t i) { return offsets[At(i)]; });
+      },
+      nb::arg("first"), nb::arg("last"), nb::arg("bytes"), nb::kw_only(),
+      nb::arg("alignment") = defaults.alignment, R"(
+Where XLA:TPU's packing puts every block: int64, in the order given.
+
+As `xla_heap_bytes` with `by_time`. A block of 0 bytes lies at 0.
+)");
+  m.def(
       "xla_heap_bytes",
       [](const Graph& graph, const Schedule& schedule) {
         const nb::gil_scoped_release release;

@@ -69,25 +69,24 @@ class BlockReader {
 // Each block in the smallest gap that holds it, by ascending `key`: of a block
 // and its index.
 template <typename Key>
-Bytes BestFitPeak(std::span<const PackingBlock> blocks,
-                  std::span<const PackingProblem> problems, const Key& key) {
-  Bytes peak = 0;
-  for (const PackingProblem& problem : problems) {
-    std::vector<int32_t> order(problem.blocks.size());
-    std::iota(order.begin(), order.end(), 0);
-    const auto key_of = [&](int32_t i) {
-      const int64_t source = problem.blocks[At(i)].source;
-      return key(blocks[At(source)], problem.blocks[At(i)].bytes, source);
-    };
-    std::stable_sort(
-        order.begin(), order.end(),
-        [&](int32_t a, int32_t b) { return key_of(a) < key_of(b); });
-    int64_t work = 0;
-    const auto packed = GreedyPacker(problem).Place(
-        order, Fit::kBest, std::numeric_limits<Bytes>::max(), work);
-    peak = std::max(peak, packed->peak_bytes);
-  }
-  return peak;
+PackingSolution BestFit(const PackingProblem& problem,
+                        std::span<const PackingBlock> blocks, const Key& key) {
+  std::vector<int32_t> order(problem.blocks.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto key_of = [&](int32_t i) {
+    const int64_t source = problem.blocks[At(i)].source;
+    return key(blocks[At(source)], problem.blocks[At(i)].bytes, source);
+  };
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return key_of(a) < key_of(b);
+  });
+  int64_t work = 0;
+  return *GreedyPacker(problem).Place(
+      order, Fit::kBest, std::numeric_limits<Bytes>::max(), work);
+}
+
+auto ByTime(const PackingBlock& block, Bytes, int64_t source) {
+  return std::tuple(block.first, source);
 }
 
 }  // namespace
@@ -97,13 +96,13 @@ Bytes XlaHeapBytes(std::span<const PackingBlock> blocks, Bytes alignment,
   CheckBlocks("xla_heap_bytes", blocks, alignment);
   const std::vector<PackingProblem> problems = SplitPacking(blocks, alignment);
   const auto peak = [&](const auto& key) {
-    return BestFitPeak(blocks, problems, key);
+    Bytes highest = 0;
+    for (const PackingProblem& problem : problems) {
+      highest = std::max(highest, BestFit(problem, blocks, key).peak_bytes);
+    }
+    return highest;
   };
-  if (order == HeapOrder::kByTime) {
-    return peak([](const PackingBlock& block, Bytes, int64_t source) {
-      return std::tuple(block.first, source);
-    });
-  }
+  if (order == HeapOrder::kByTime) return peak(ByTime);
   const Bytes largest_first =
       peak([](const PackingBlock& block, Bytes bytes, int64_t) {
         return std::tuple(-bytes, block.first - block.last);
@@ -113,6 +112,19 @@ Bytes XlaHeapBytes(std::span<const PackingBlock> blocks, Bytes alignment,
         return std::tuple(block.first - block.last, -bytes);
       });
   return std::min(largest_first, longest_first);
+}
+
+std::vector<Offset> XlaHeapOffsets(std::span<const PackingBlock> blocks,
+                                   Bytes alignment) {
+  CheckBlocks("xla_heap_offsets", blocks, alignment);
+  std::vector<Offset> offsets(blocks.size(), 0);
+  for (const PackingProblem& problem : SplitPacking(blocks, alignment)) {
+    const PackingSolution solution = BestFit(problem, blocks, ByTime);
+    for (size_t i = 0; i < problem.blocks.size(); ++i) {
+      offsets[At(problem.blocks[i].source)] = solution.offsets[i];
+    }
+  }
+  return offsets;
 }
 
 Bytes XlaHeapBytes(const Graph& graph, const Schedule& schedule) {

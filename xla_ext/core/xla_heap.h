@@ -3,6 +3,7 @@
 #define COOP_CORE_XLA_HEAP_H_
 
 #include <span>
+#include <vector>
 
 #include "core/graph.h"
 #include "core/packing.h"
@@ -23,6 +24,10 @@ enum class HeapOrder {
 // The peak of XLA's packing.
 [[nodiscard]] Bytes XlaHeapBytes(std::span<const PackingBlock> blocks,
                                  Bytes alignment, HeapOrder order);
+
+// By time: where every block begins; those of no bytes at 0.
+[[nodiscard]] std::vector<Offset> XlaHeapOffsets(
+    std::span<const PackingBlock> blocks, Bytes alignment);
 
 // By size or length, for the tensors and workspaces of `schedule`, in its own
 // order of operations; a tensor that takes over another's block shares it.
