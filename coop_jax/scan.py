@@ -25,7 +25,7 @@ _FACTOR = 0.97
 # So many plans in a row that need this part of the room at most end the scan: the next
 # ones recompute more, and need less than there is.
 _ENOUGH = 4
-_WELL_WITHIN = 0.92
+_WELL_WITHIN = 0.85
 # The tightest plans: from the smallest pool upwards.
 _TIGHTEST = 10
 # What a plan keeps alive where no single operation needs more, as part of the pool: other
@@ -36,7 +36,7 @@ _TIGHTEST_PREFERENCES = (None, 0.93, 0.85, 0.75)
 # more counts as this part larger than it is likely to be.
 _PER_STEP_RECOMPUTED = 0.05
 # So many plans are made lower, the tightest by this part at a time.
-_LOWERED = 8
+_LOWERED = 4
 _LOWER_BY = 0.1
 # A lower plan may have more alive elsewhere.
 _MORE_POOL = (1.0, 1.1)
