@@ -5,7 +5,7 @@ import pytest
 from core.programs import COMPUTE, RECOMPUTE, Op, Program, programs
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles.xla_heap import heap_bytes, heap_bytes_by_time
+from oracles.xla_heap import heap_bytes, heap_bytes_by_time, heap_offsets_by_time
 
 from coop_jax import _ext
 
@@ -30,6 +30,14 @@ def test_blocks(blocks):
 def test_blocks_by_time(blocks):
     """Those that begin together come in the order given."""
     assert of_blocks(blocks, 64, by_time=True) == heap_bytes_by_time(blocks, 64)
+
+
+@given(st.lists(BLOCK, max_size=60))
+def test_offsets_by_time(blocks):
+    columns = np.ascontiguousarray(np.asarray(blocks, np.int64).reshape(-1, 3).T)
+    offsets = _ext.xla_heap_offsets(*columns, alignment=64)
+    assert offsets.dtype == np.int64
+    assert offsets.tolist() == heap_offsets_by_time(blocks, 64)
 
 
 def test_by_time_leaves_gaps_that_by_size_does_not():

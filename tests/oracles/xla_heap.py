@@ -42,10 +42,23 @@ def _best_fit(blocks: Sequence[Block]) -> int:
 
 
 def heap_bytes_by_time(blocks: Sequence[Block], alignment: int) -> int:
+    """The highest end of a block, padded."""
+    ends = [
+        offset + -(-size // alignment) * alignment
+        for (_, _, size), offset in zip(
+            blocks, heap_offsets_by_time(blocks, alignment), strict=True
+        )
+    ]
+    return max(ends, default=0)
+
+
+def heap_offsets_by_time(blocks: Sequence[Block], alignment: int) -> list[int]:
     """An allocator at run time: what ends before a step is free at it."""
     taken: list[tuple[int, int, int]] = []  # offset, end offset, last step
-    peak = 0
-    for first, last, size in sorted(blocks, key=lambda block: block[0]):
+    offsets = [0] * len(blocks)
+    for number, (first, last, size) in sorted(
+        enumerate(blocks), key=lambda numbered: numbered[1][0]
+    ):
         if not size:
             continue
         padded = -(-size // alignment) * alignment
@@ -57,5 +70,5 @@ def heap_bytes_by_time(blocks: Sequence[Block], alignment: int) -> int:
             end = max(end, high)
         offset = min(gaps, default=(0, end))[1]
         taken.append((offset, offset + padded, last))
-        peak = max(peak, offset + padded)
-    return peak
+        offsets[number] = offset
+    return offsets
