@@ -122,8 +122,10 @@ class TracedStep:
     def compile_lowered(self, lowered: Any, options: dict[str, Any] | None = None) -> Any:
         """Compile a version of the step, for the device it is for."""
         if self.num_devices() == 1 and until_buffers.is_enough_for(self.device()):
+            given = self.jit_options.get("compiler_options") or {}
+            options = {**given, **(options or {})}
             return until_buffers.compile_until_buffers(lowered, self.device(), options)
-        return lowered.compile(options)
+        return lowered.compile(options)  # Where JAX adds those given.
 
     def device(self) -> Any:
         """One of the devices the step runs on."""

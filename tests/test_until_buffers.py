@@ -50,6 +50,16 @@ def test_the_figures_are_those_of_a_whole_compilation(tmp_path):
 
 
 @NEEDS_TPU
+def test_the_user_s_compiler_options_are_obeyed():
+    shapes = mlp_shapes(layers=2, batch=64, width=64)
+    options = {"xla_there_is_no_such_option": "1"}
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_there_is_no_such_option"):
+        coop_jax.fit(
+            mlp_step, *shapes, target="tpu v5e", budget="1GiB", compiler_options=options
+        )
+
+
+@NEEDS_TPU
 def test_another_package_in_the_working_directory_is_not_taken(tmp_path, monkeypatch):
     """A checkout, without the compiled extension, where an installed coop_jax is used."""
     (tmp_path / "coop_jax").mkdir()
