@@ -50,7 +50,7 @@ class Scanned:
     schedule: Any
     expected: ExpectedHeap
     pool_bytes: int
-    reserve: Reserve = MappingProxyType({})
+    reserve: Reserve
 
     @property
     def likely_bytes(self) -> int:

@@ -63,6 +63,19 @@ def expected_heap(graph: StepGraph, schedule: Schedule) -> ExpectedHeap:
     return ExpectedHeap(expected, int(np.std(peaks)) // 2)
 
 
+def bytes_alive(graph: StepGraph, schedule: Schedule) -> int:
+    """The most bytes that a schedule keeps alive in main memory at once.
+
+    XLA needs hardly more for a step as written: up to the peak, where the forward pass
+    ends, it frees little, and so leaves no gaps.
+    """
+    first, last, size = blocks_in_main_memory(graph, schedule)
+    change = np.zeros(max(last, default=0) + 2, np.int64)
+    np.add.at(change, first, size)
+    np.add.at(change, last + 1, -size)
+    return int(np.cumsum(change).max())
+
+
 def blocks_in_main_memory(graph: StepGraph, schedule: Schedule) -> tuple[np.ndarray, ...]:
     """First and last execution, and bytes, of what lies in main memory."""
     made: dict[int, list[tuple[int, int]]] = {}

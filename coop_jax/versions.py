@@ -36,6 +36,7 @@ from coop_jax.program import Program
 from coop_jax.random_bits import kept_in_halves
 from coop_jax.targets import target_of
 from coop_jax.time_model import TimeModel
+from coop_jax.tpu_heap import bytes_alive
 from coop_jax.traced_step import TracedStep
 from coop_jax.train_step import remat_train_step
 from coop_jax.xla_live import copied_arguments_bytes
@@ -219,6 +220,8 @@ class Versions:
         graph = build_graph(program, stored, target)
         options = planner_options("search", target.alignment_bytes)
         schedule = unconstrained(graph, options)
+        if self.device.platform == "tpu":
+            return fixed_bytes + lasting_bytes + bytes_alive(graph, schedule)
         expected_bytes = XLA_PLACES.placement(self._traced).expected_bytes
         return fixed_bytes + lasting_bytes + expected_bytes(graph, schedule, options)
 
