@@ -20,6 +20,8 @@ from coop_jax.plan import PlanOptions, Schedule, smallest_of
 from coop_jax.scan import Scanned, scan_down, scan_tightest
 
 _MAX_COMPILATIONS = 3
+# Above an eighth of what was planned, an error is not one that others are likely to have.
+_MOST_ERROR = 8
 
 
 class ScannedSearch:
@@ -59,10 +61,10 @@ class ScannedSearch:
             if found is not None and plan.recompute_seconds >= found.recompute_seconds:
                 break
             tried.add(plan.key)
-            measured = self._compile_plan(plan.graph, plan.schedule, _likely_error(errors))
+            measured = self._compile_plan(plan.graph, plan.schedule, _mean(errors))
             over = measured.total_bytes - budget_bytes
             missed_by = measured.total_bytes - measured.candidate.planned_bytes
-            errors.append(missed_by)
+            errors.append(self._error(measured))
             if over > 0 or measured.compiled is None:
                 if found is not None:
                     break
@@ -83,8 +85,8 @@ class ScannedSearch:
         tried: list[Measured] = []
         errors: list[int] = []
         for plan in plans[:_MAX_COMPILATIONS]:
-            measured = self._compile_plan(plan.graph, plan.schedule, _likely_error(errors))
-            errors.append(measured.total_bytes - measured.candidate.planned_bytes)
+            measured = self._compile_plan(plan.graph, plan.schedule, _mean(errors))
+            errors.append(self._error(measured))
             tried.append(measured)
             if least(measured) <= (False, budget_bytes):
                 break
@@ -102,10 +104,16 @@ class ScannedSearch:
             return None
         return min(plans, key=lambda plan: plan.likely_bytes, default=None)
 
+    def _error(self, measured: Measured) -> int:
+        """By how much a plan was missed, as far as that says something of others.
 
-def _likely_error(errors: Sequence[int]) -> int:
-    """By how much the next plan is missed, as far as that can be known.
+        XLA never needs much less than planned; for once it may need half as much again,
+        where packing fails or a layout pads.
+        """
+        planned = measured.candidate.planned_bytes
+        most = (planned - self._fixed_bytes) // _MOST_ERROR
+        return min(measured.total_bytes - planned, most)
 
-    Packing misses plans of one step by about as much at random as it misses all of them.
-    """
-    return sum(errors) // (len(errors) + 1)
+
+def _mean(errors: Sequence[int]) -> int:
+    return sum(errors) // max(1, len(errors))

@@ -122,6 +122,13 @@ def test_the_tightest_of_a_scan(made):
     found = search.tightest(0)
     assert found.total_bytes == min(m.total_bytes for m in compiled)
     assert 1 < len(compiled) <= 3
+    errors = []
+    for measured in compiled:
+        planned = measured.candidate.planned_bytes
+        mean = sum(errors) // max(1, len(errors))
+        assert measured.candidate.predicted_bytes == planned + mean
+        most = (planned - made[2].fixed_bytes) // 8
+        errors.append(min(measured.total_bytes - planned, most))
     search, compiled = scanned_search(made)
     assert search.tightest(made[2].total_bytes) is compiled[0]
     assert len(compiled) == 1
