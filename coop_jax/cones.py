@@ -24,6 +24,8 @@ from coop_jax.program import Program, may_run_again, reads, writes
 # A chain of unstored equations longer than this that several operations share is taken
 # to be stored at its end: XLA stops duplicating long before.
 _LONGEST_SHARED_CONE = 64
+# A view that takes so many times the bytes of what it is a view of is a copy of it.
+_COPY_FROM = 1.25
 # What XLA:TPU makes again in every fusion that reads it, where it does not store it.
 _FUSED_ON_TPU = frozenset(
     "scatter scatter-add reduce_sum reduce_max reduce_min "
@@ -56,8 +58,8 @@ def cones_in_order(program: Program, materialization: Materialization) -> Iterat
 def _stored_values(program: Program, materialization: Materialization) -> set[Any]:
     """Values that are tensors of the graph.
 
-    What XLA stored, with views replaced by the value they are views of; the step's
-    outputs; results of operations with several results or with effects; and values that
+    What XLA stored, with views replaced by the value they are views of (unless both are
+    stored, and the view takes more); the step's outputs; results of operations with several
     are expensive to compute and reach more than one stored value: computing them again
     in every consumer is not what XLA does.
     """
@@ -67,7 +69,15 @@ def _stored_values(program: Program, materialization: Materialization) -> set[An
         if is_view(eqn) and not isinstance(eqn.invars[0], Literal):
             source = eqn.invars[0]
             view_of[eqn.outvars[0]] = view_of.get(source, source)
-    stored = {view_of.get(v, v) for v in materialization.stored_bytes} - inputs
+
+    def is_copy(v: Any) -> bool:
+        """XLA:TPU may lay a view out anew: with its last dimension split, tiles pad it."""
+        source_bytes = materialization.stored_bytes.get(view_of.get(v), 0)
+        return 0 < _COPY_FROM * source_bytes < materialization.stored_bytes[v]
+
+    stored = {
+        v if is_copy(v) else view_of.get(v, v) for v in materialization.stored_bytes
+    } - inputs
     stored |= {v for v in program.outvars if not isinstance(v, Literal)} - inputs
     for eqn in program.eqns:
         is_call = len(eqn.outvars) > 1 and not is_fusible(eqn)

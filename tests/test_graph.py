@@ -59,6 +59,26 @@ def test_a_stored_view_is_the_value_it_is_a_view_of():
     assert equations(graph) == [["dot_general"], ["reshape", "sin"]]
 
 
+@pytest.mark.parametrize(("times", "tensors"), [(1, 1), (2, 2)])
+def test_a_view_that_is_stored_with_more_bytes_is_a_copy(times, tensors):
+    """As XLA:TPU pads what has its last dimension split."""
+
+    def split_and_used_twice(x):
+        y = jnp.sin((x @ x).reshape(8, 4, 2))
+        return y.sum(), y
+
+    step = traced(split_and_used_twice, X)
+    sizes = {"dot_general": 256, "reshape": 256 * times}
+    values = {
+        eqn.outvars[0]: sizes[eqn.primitive.name]
+        for eqn in step.program.eqns
+        if eqn.primitive.name in sizes
+    }
+    found = Materialization(values, {}, {}, 0, "compiled")
+    graph = build_graph(step.program, found, TARGET)
+    assert sorted(filter(None, graph.in_pool_bytes)) == [256, 256 * times][:tensors]
+
+
 def test_arguments_and_results_lie_outside_the_pool():
     graph = graph_of(lambda x: (x @ x, x), X)
     assert graph.num_inputs == 1
