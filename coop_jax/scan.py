@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from coop_jax.graph import StepGraph
-from coop_jax.plan import PlanOptions, plan_pool
+from coop_jax.plan import PlanOptions, key_of, plan_pool
 from coop_jax.tpu_heap import ExpectedHeap, expected_heap
 from coop_jax.walls import Reserve, joined, reserves_below, with_reserve
 
@@ -59,7 +59,7 @@ class Scanned:
 
     @property
     def key(self) -> bytes:
-        return self.schedule.steps.tobytes()
+        return key_of(self.graph, self.schedule)
 
     @property
     def recompute_seconds(self) -> float:
@@ -134,8 +134,8 @@ def _lower(
         for more in _MORE_POOL:
             pool = int(more * plan.pool_bytes)
             for reserve in reserves_below(plan.graph, plan.schedule, pool, too_much(plan)):
-                reserve = joined(plan.reserve, reserve)
-                lower = _planned(plan.graph, options, pool, None, reserve)
+                both = joined(plan.reserve, reserve)
+                lower = _planned(plan.graph, options, pool, None, both)
                 if lower is not None:
                     found.setdefault(lower.key, lower)
 

@@ -107,7 +107,7 @@ class ScannedSearch:
     def _error(self, measured: Measured) -> int:
         """By how much a plan was missed, as far as that says something of others.
 
-        XLA never needs much less than planned; for once it may need half as much again,
+        XLA cannot need less than what is alive; for once it may need half as much again,
         where packing fails or a layout pads.
         """
         planned = measured.candidate.planned_bytes

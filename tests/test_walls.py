@@ -9,7 +9,7 @@ from steps import TARGET, compiled_graph, mlp_arguments, mlp_step, traced
 from coop_jax import _ext, materialize, scan, walls
 from coop_jax.graph import build_graph
 from coop_jax.lifetimes import lifetimes
-from coop_jax.plan import plan_pool, planner_options, unconstrained
+from coop_jax.plan import RECOMPUTE, plan_pool, planner_options, unconstrained
 from coop_jax.tpu_heap import expected_heap
 
 OPTIONS = planner_options("search", 64)
@@ -63,7 +63,7 @@ def test_less_alive_below_a_wall_makes_room_above(walled):
         for plan in scan.scan_down([walled], OPTIONS, room)
         if plan.likely_bytes <= room
     ]
-    again = [index for kind, index in fits.schedule.steps.tolist() if kind == 1]
+    again = [index for kind, index in fits.schedule.steps.tolist() if kind == RECOMPUTE]
     assert [walled.tensors[t].aval.shape for k in again for t in outputs(walled, k)] == [
         (8, 2000)
     ]

@@ -108,6 +108,8 @@ def test_a_tensor_that_takes_over_a_block_shares_it():
         ([(0, 1, -64)], "`bytes` must not be negative"),
     ],
 )
-def test_malformed_blocks(blocks, message):
+@pytest.mark.parametrize("function", [_ext.xla_heap_bytes, _ext.xla_heap_offsets])
+def test_malformed_blocks(function, blocks, message):
+    columns = np.ascontiguousarray(np.asarray(blocks, np.int64).T)
     with pytest.raises(ValueError, match=message):
-        of_blocks(blocks, 64)
+        function(*columns, alignment=64)
