@@ -107,6 +107,20 @@ def broadcast_equation(atom: Any, shape: tuple[int, ...], like: Any) -> Any:
     )
 
 
+def convert_equation(atom: Any, dtype: Any, like: Any) -> Any:
+    """`convert_element_type` of an operand, standing where `like` does."""
+    aval = atom.aval.update(dtype=dtype, weak_type=False)
+    return new_jaxpr_eqn(
+        [atom],
+        [new_var(aval)],
+        jex.primitives.convert_element_type_p,
+        {"new_dtype": dtype, "weak_type": False, "sharding": None},
+        frozenset(),
+        like.source_info,
+        like.ctx,
+    )
+
+
 def is_traced(leaves: Sequence[Any]) -> bool:
     """Is any of the leaves a tracer, that is: are we inside an outer transformation?"""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)

@@ -58,8 +58,9 @@ class StepGraph:
         num_inputs: tensors `0 .. num_inputs - 1` are constants and step inputs.
         donated: for every input tensor whether its buffer may be reused.
         in_pool_bytes: bytes every tensor takes in the pool (0: outside of it).
-        near: tensors that take them only if they are kept for longer than in the program
-            (`Materialization.near`).
+        target: whose rates and memories it was built for.
+        made_at: when the unmodified step makes an operation's results, in XLA's schedule,
+            -1 if that is not known; the same for all that one of its fusions makes.
         core: the same graph for the C++ planner.
         flops: floating point operations of every operation.
         overwritten_by: the donated inputs whose memory an operation's results take over,
@@ -73,7 +74,8 @@ class StepGraph:
     num_inputs: int
     donated: tuple[bool, ...]
     in_pool_bytes: tuple[int, ...]
-    near: frozenset[int]
+    target: Target
+    made_at: tuple[int, ...]
     core: Any
     flops: tuple[int, ...]
     overwritten_by: dict[int, tuple[int, ...]]
@@ -158,9 +160,8 @@ def build_graph(
         num_inputs=num_inputs,
         donated=tuple(v in donated_vars for v in inputs),
         in_pool_bytes=in_pool,
-        near=frozenset(
-            i for i, v in enumerate(tensors) if in_pool[i] and v in materialization.near
-        ),
+        target=target,
+        made_at=tuple(_made_at(op, tensors, materialization) for op in operations),
         core=core,
         flops=tuple(sum(flops(eqns[i]) for i in op.equations) for op in operations),
         overwritten_by=_by_operation(overwrites),
@@ -187,6 +188,13 @@ def _tensors_and_operations(
             )
         )
     return tensors, operations
+
+
+def _made_at(
+    operation: Operation, tensors: Sequence[Any], materialization: Materialization
+) -> int:
+    made = (materialization.position.get(tensors[t], -1) for t in operation.outputs)
+    return max(made, default=-1)
 
 
 def _must_precede(program, operations, tensors, external) -> Iterator[tuple[int, int]]:

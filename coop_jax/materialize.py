@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from coop_jax.hlo_module import Instruction
 from coop_jax.layouts import Order, layouts_of_results
 from coop_jax.pool_gradient import pool_gradient_p, scratch_bytes
 from coop_jax.program import Program, writes
+from coop_jax.rounded import is_rounded, read_rounded
 from coop_jax.unnamed import readers_of_unnamed, standing_buffers
 from coop_jax.xla_proto import StoredModule, read_stored_module
 from coop_jax.xla_schedule import StoredBuffer
@@ -62,9 +64,9 @@ class Materialization:
             fence in between, by equation index.
         standing_bytes: arrays of constants that XLA keeps for much of the step, fences or
             not (`unnamed.standing_buffers`).
-        near: values that XLA:TPU keeps in the chip's own memory only. Their bytes are what
-            they take of the main memory once they are kept for longer.
         layouts: where XLA:TPU chooses layouts, those of the results, by variable.
+        rounded: values that XLA:TPU keeps in half precision (`coop_jax.rounded`).
+        padded_bytes: where XLA:TPU pads, what most values of a shape and type take.
     """
 
     stored_bytes: dict[Any, int]
@@ -77,17 +79,22 @@ class Materialization:
     unlisted_bytes: int = 0
     early_bytes: dict[int, int] = dataclasses.field(default_factory=dict)
     standing_bytes: int = 0
-    near: frozenset[Any] = frozenset()
     layouts: dict[Any, Order] = dataclasses.field(default_factory=dict)
+    rounded: frozenset[Any] = frozenset()
+    padded_bytes: dict[Any, int] = dataclasses.field(default_factory=dict)
 
     def bytes_of(self, var: Any) -> int:
         """Bytes of a value on one device: XLA's, or those of its type.
 
-        A value that XLA did not store is taken to be partitioned over all devices, as
+        A value that XLA did not store is taken for one of those that it did, of the same
+        shape and type: XLA:TPU pads them all. Or to be partitioned over all devices, as
         activations are.
         """
         stored = self.stored_bytes.get(var)
-        return aval_bytes(var.aval) // self.num_partitions if stored is None else stored
+        if stored is not None:
+            return stored
+        by_type = self.padded_bytes.get(_type_of(var))
+        return aval_bytes(var.aval) // self.num_partitions if by_type is None else by_type
 
     @property
     def fuses_most(self) -> bool:
@@ -137,11 +144,30 @@ def of_compiled(program: Program, compiled: Any) -> Materialization:
     platforms = {d.platform for s in shardings for d in s.device_set}
     found = from_compiled(program, module, num_partitions, on_cpu=platforms == {"cpu"})
     if "tpu" in platforms:
-        found = dataclasses.replace(found, layouts=layouts_of_results(program, module))
+        found = dataclasses.replace(
+            found,
+            layouts=layouts_of_results(program, module),
+            padded_bytes=_padded_bytes(found),
+        )
     for platform, in_place in _IN_PLACE.items():
         if platform in platforms:
             return dataclasses.replace(found, in_place=in_place)
     return found
+
+
+def _padded_bytes(found: Materialization) -> dict[Any, int]:
+    """What most values that are stored whole take, by shape and type."""
+    if found.num_partitions > 1:
+        return {}
+    sizes: dict[Any, list[int]] = defaultdict(list)
+    for value, size in found.stored_bytes.items():
+        if value not in found.rounded:
+            sizes[_type_of(value)].append(size)
+    return {kind: statistics.median_low(of_kind) for kind, of_kind in sizes.items()}
+
+
+def _type_of(value: Any) -> Any:
+    return getattr(value.aval, "shape", ()), value.aval.dtype
 
 
 def from_compiled(
@@ -151,6 +177,7 @@ def from_compiled(
     inside = _instructions_by_computation(module)
     stored: dict[Any, int] = {}
     near_bytes: dict[Any, int] = defaultdict(int)
+    rounded: dict[Any, bool] = {}
     workspace: dict[int, int] = defaultdict(int)
     consumers = _consumers(program)
     sums = accumulations(program)
@@ -198,6 +225,8 @@ def from_compiled(
         if value is not None:
             stored[value] = max(stored.get(value, 0), buffer.size_bytes)
             near_bytes[value] = max(near_bytes[value], buffer.near_bytes)
+            is_half = is_rounded(value, buffer.value_sizes)
+            rounded[value] = is_half and rounded.get(value, True)
         elif near:
             workspace[near[0]] = max(workspace[near[0]], buffer.size_bytes)
             if at is not None:
@@ -229,6 +258,8 @@ def from_compiled(
         equation = _equation_of(instruction)
         if scratch and equation is not None:
             workspace[equation] += scratch
+    fusions = _fused_equations(module, inside)
+    halves = [v for v, is_half in rounded.items() if is_half]
     near_only = {v: n for v, n in near_bytes.items() if n and not stored[v]}
     return Materialization(
         stored | near_only,
@@ -240,8 +271,24 @@ def from_compiled(
         unlisted_bytes=module.unlisted_bytes + lasting,
         early_bytes=dict(early),
         standing_bytes=standing_bytes,
-        near=frozenset(near_only),
+        rounded=read_rounded(program, halves, consumers, fusions),
     )
+
+
+def _fused_equations(
+    module: StoredModule, inside: dict[int, list[Instruction]]
+) -> list[set[int]]:
+    """The equations inside of every fusion."""
+    return [
+        {
+            equation
+            for computation in _closure(module, inside, fusion.called)
+            for i in inside[computation]
+            if (equation := _equation_of(i)) is not None
+        }
+        for fusion in inside[module.entry]
+        if fusion.opcode == "fusion"
+    ]
 
 
 def _equations_at(

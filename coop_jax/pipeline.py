@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -44,12 +44,15 @@ class Placing:
     books: int | None = None
 
     def placement(
-        self, traced: TracedStep, layouts: Mapping[Any, Order] = MappingProxyType({})
+        self,
+        traced: TracedStep,
+        layouts: Mapping[Any, Order] = MappingProxyType({}),
+        rounded: Collection[Any] = (),
     ) -> XlaPlacement:
         """The placement for a step, which an arena can only have on one device."""
         device = traced.device()
         if self.name != "arena":
-            return XlaPlacement(traced.program, device.platform, layouts)
+            return XlaPlacement(traced.program, device.platform, layouts, rounded)
         if traced.num_devices() > 1:
             raise ValueError(
                 '`remat_train_step(placement="arena")` is for steps on one device. Got '
@@ -165,7 +168,7 @@ def _search(
         graphs,
         options,
         fixed_bytes,
-        placing.placement(traced, materialization.layouts),
+        placing.placement(traced, materialization.layouts, materialization.rounded),
         traced.compile,
         log,
         with_scratch,

@@ -7,7 +7,7 @@ XLA lays all tensors out itself, or exchanges with an arena.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -46,6 +46,7 @@ class XlaPlacement:
         program: the step.
         platform: JAX's name of the platform that the step is compiled for.
         layouts: of the results, by variable (`coop_jax.layouts`).
+        rounded: values that are kept in half precision (`coop_jax.rounded`).
 
     Attributes:
         packs_by_time: whether XLA places buffers as XLA:TPU does (`coop_jax.tpu_heap`).
@@ -56,10 +57,12 @@ class XlaPlacement:
         program: Program,
         platform: str,
         layouts: Mapping[Any, Order] = MappingProxyType({}),
+        rounded: Collection[Any] = (),
     ) -> None:
         self._fence_free_inputs = input_copies_are_free(platform)
         self.packs_by_time = platform == "tpu"
         self._layouts = layouts
+        self._rounded = rounded
         self._shared_zeros = shared_zeros(program, platform)
         self._halved_bits = kept_in_halves(program, platform)
 
@@ -74,7 +77,12 @@ class XlaPlacement:
     def realize(self, graph: StepGraph, schedule: Schedule) -> Realization:
         segments = cut(graph, schedule, fence_free_inputs=self._fence_free_inputs)
         program = rewrite(
-            graph, segments, self._shared_zeros, self._halved_bits, self._layouts
+            graph,
+            segments,
+            self._shared_zeros,
+            self._halved_bits,
+            self._layouts,
+            self._rounded,
         )
         return Realization(segments, program)
 

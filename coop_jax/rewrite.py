@@ -26,8 +26,9 @@ from coop_jax.graph import StepGraph
 from coop_jax.layouts import Order
 from coop_jax.merge import literal_key
 from coop_jax.placement import fence_equation
-from coop_jax.program import Program
+from coop_jax.program import Program, reads
 from coop_jax.readers import Readers
+from coop_jax.rounded import rounding_equation, widening_equation
 from coop_jax.segments import Execution, Segment
 
 RECOMPUTE_SCOPE = "recompute"
@@ -40,6 +41,7 @@ def rewrite(
     shared_zeros: Collection[int] = (),
     halved_bits: Collection[int] = (),
     layouts: Mapping[Any, Order] = MappingProxyType({}),
+    rounded: Collection[Any] = (),
     arena: ArenaPlan | None = None,
     books: int | None = None,
 ) -> Program:
@@ -58,6 +60,7 @@ def rewrite(
         halved_bits: equations whose result passes a fence of its own, from
             `random_bits.kept_in_halves`.
         layouts: of the results, by variable, where fences have to keep them.
+        rounded: values that are kept in half precision from one segment to the next.
         arena: what waits in the arena: then the boundaries are exchanges, and the first
             equation makes the arena.
         books: where checked exchanges keep their books; None: they are not checked.
@@ -66,7 +69,7 @@ def rewrite(
     if arena is not None and arena.stays:
         writer = _ArenaWriter(graph, zeros, halves, arena, books)
     else:
-        writer = _Writer(graph, zeros, halves, layouts)
+        writer = _Writer(graph, zeros, halves, layouts, rounded)
     for number, segment in enumerate(segments):
         writer.fence(segment, number)
         for execution in segment.executions:
@@ -88,23 +91,26 @@ class _Writer:
         shared_zeros: frozenset[int],
         halved_bits: frozenset[int],
         layouts: Mapping[Any, Order],
+        rounded: Collection[Any],
     ) -> None:
         self.graph = graph
         self._layouts = layouts
+        self._rounded = frozenset(graph.index_of[v] for v in rounded if v in graph.index_of)
         self.eqns: list[Any] = []
         self.version = dict(enumerate(graph.tensors[: graph.num_inputs]))
         self._shared_zeros = shared_zeros
         self._halved_bits = halved_bits
         self._num_executed = 0
-        # Number, unstored values and zeros of the present segment.
+        # Number, unstored and whole values and zeros of the present segment.
         self._number = 0
         self._local: dict[Any, Any] = {}
+        self._whole: dict[int, Any] = {}
         self._zeros: dict[Any, Any] = {}
         self._readers = Readers(graph)
 
     def fence(self, segment: Segment, number: int) -> None:
         self._number = number
-        self._local = {}
+        self._local, self._whole = {}, {}
         self._readers.begin_segment()
         zeros = self._zeros_of(segment)
         before = [*(self.version[t] for t in segment.fenced), *zeros.values()]
@@ -153,7 +159,7 @@ class _Writer:
                 self._local.update(self._write(index, execution.is_recompute))
         made = self._write(operation.anchor, execution.is_recompute)
         for tensor in execution.makes:
-            self.version[tensor] = made[self.graph.tensors[tensor]]
+            self.version[tensor] = self._kept(tensor, made[self.graph.tensors[tensor]])
         if operation.anchor in self._halved_bits:
             self._fence_alone(execution.makes)
         self._readers.executed(execution, self.version)
@@ -161,6 +167,7 @@ class _Writer:
 
     def _write(self, index: int, is_recompute: bool) -> dict[Any, Any]:
         eqn = self.graph.program.eqns[index]
+        self._widen(eqn)
         renamed = {
             v: _compat.new_var(v.aval) for v in eqn.outvars if not isinstance(v, DropVar)
         }
@@ -180,7 +187,25 @@ class _Writer:
         if isinstance(atom, Literal):
             return zeros.get(literal_key(atom), atom) if zeros else atom
         tensor = self.graph.index_of.get(atom)
-        return self._local[atom] if tensor is None else self.version[tensor]
+        if tensor is None:
+            return self._local[atom]
+        return self._whole.get(tensor, self.version[tensor])
+
+    def _kept(self, tensor: int, made: Any) -> Any:
+        """What is kept of a value beyond its segment; this one reads it whole."""
+        if tensor not in self._rounded:
+            return made
+        self._whole[tensor] = made
+        self.eqns.append(rounding_equation(made, self.eqns[-1]))
+        return self.eqns[-1].outvars[0]
+
+    def _widen(self, eqn: Any) -> None:
+        """Make whole again what an equation reads of other segments' rounded values."""
+        for v in reads(eqn):
+            tensor = self.graph.index_of.get(v)
+            if tensor in self._rounded and tensor not in self._whole:
+                self.eqns.append(widening_equation(self.version[tensor], eqn))
+                self._whole[tensor] = self.eqns[-1].outvars[0]
 
 
 class _ArenaWriter(_Writer):
@@ -194,7 +219,7 @@ class _ArenaWriter(_Writer):
         arena: ArenaPlan,
         books: int | None,
     ) -> None:
-        super().__init__(graph, shared_zeros, halved_bits, {})  # No arena on a TPU.
+        super().__init__(graph, shared_zeros, halved_bits, {}, ())  # No arena on a TPU.
         self._plan = arena
         self._books = books
         self._arena = _compat.new_var(arena_aval(arena.arena_bytes))

@@ -18,8 +18,8 @@ from coop_jax.plan import PlanOptions, key_of, plan_pool
 from coop_jax.tpu_heap import ExpectedHeap, expected_heap
 from coop_jax.walls import Reserve, joined, reserves_below, with_reserve
 
-# From this part of the room downwards, by this factor. Values that stay in the chip's own
-# memory are in the plan and not in the room.
+# From this part of the room, and what there is room for on the chip, downwards by this
+# factor.
 _FIRST = 1.25
 _FACTOR = 0.97
 # So many plans in a row that need this part of the room at most end the scan: the next
@@ -34,7 +34,7 @@ _PREFERENCES = (None, 0.85)
 _TIGHTEST_PREFERENCES = (None, 0.93, 0.85, 0.75)
 # What runs again does so in an order that XLA chooses: a plan that runs the whole step once
 # more counts as this part larger than it is likely to be.
-_PER_STEP_RECOMPUTED = 0.05
+_PER_STEP_RECOMPUTED = 0.1
 # So many plans are made lower, the tightest by this part at a time.
 _LOWERED = 4
 _LOWER_BY = 0.1
@@ -71,7 +71,7 @@ def scan_down(
 ) -> list[Scanned]:
     """Plans around a room in bytes, those that recompute least first."""
     found: dict[bytes, Scanned] = {}
-    pool, within = _FIRST * room, 0
+    pool, within = _FIRST * room + graphs[0].target.near_bytes, 0
     while within < _ENOUGH:
         plans = list(_plans(graphs, options, int(pool), _PREFERENCES))
         if not plans:

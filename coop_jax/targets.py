@@ -27,6 +27,7 @@ class Target:
         bytes_per_second: main memory bandwidth.
         alignment_bytes: alignment of XLA's buffers.
         memory_bytes: the device's main memory as XLA sees it, None if not known.
+        near_bytes: of the memory on the chip what XLA:TPU moves values to by itself.
         device_kind: what is peculiar to JAX's `device_kind`, in lower case.
     """
 
@@ -37,31 +38,45 @@ class Target:
     alignment_bytes: int
     memory_bytes: int | None = None
     device_kind: str | None = None
+    near_bytes: int = 0
 
     def matrix_rate(self, itemsize: int) -> float:
         return self.flops_per_second[16 if itemsize <= 2 else 32]
 
 
-def _gib(amount: float) -> int:
-    return int(amount * 2**30)
-
-
 # XLA:TPU: every buffer's offset in main memory is a multiple.
-TPU_ALIGNMENT = _TPU = 16 * 2**10
+TPU_ALIGNMENT = 16 * 2**10
+
+
+def _tpu(
+    name: str, rate: float, bandwidth: float, memory_gib: float, kind: str, near_mib: int
+) -> tuple[Any, ...]:
+    return (
+        f"tpu {name}",
+        "tpu",
+        {32: rate, 16: rate},
+        bandwidth,
+        TPU_ALIGNMENT,
+        int(memory_gib * 2**30),
+        kind,
+        near_mib * 2**20,
+    )
+
 
 # Vendors' data sheets: dense rates without sparsity (32: TF32 on NVIDIA, which is XLA's
 # default matmul precision there; bf16 passes on TPU), memory bandwidth. Memory is what
-# the driver or XLA:TPU leaves to a program, a little less than the data sheet's.
-# Rows: name, platform, rates, bytes/s, alignment, memory, device kind.
+# the driver or XLA:TPU leaves to a program, a little less than the data sheet's; near
+# memory the most that XLA:TPU has there at once of a network with many small values.
+# Rows: name, platform, rates, bytes/s, alignment, memory, device kind, near memory.
 _ROWS = (
     ("a100", "gpu", {32: 156e12, 16: 312e12}, 2.0e12, 256, 85_100_068_864, "a100"),
     ("h100", "gpu", {32: 494e12, 16: 989e12}, 3.35e12, 256, 84_942_979_072, "h100"),
     ("h200", "gpu", {32: 494e12, 16: 989e12}, 4.8e12, 256, 151_397_597_184, "h200"),
     ("b200", "gpu", {32: 1.1e15, 16: 2.2e15}, 7.7e12, 256, 191_514_411_008, "b200"),
-    ("tpu v4", "tpu", {32: 275e12, 16: 275e12}, 1.2e12, _TPU, _gib(30.75), "tpu v4"),
-    ("tpu v5e", "tpu", {32: 197e12, 16: 197e12}, 0.82e12, _TPU, _gib(15.75), "tpu v5 lite"),
-    ("tpu v5p", "tpu", {32: 459e12, 16: 459e12}, 2.77e12, _TPU, _gib(95.73), "tpu v5"),
-    ("tpu v6e", "tpu", {32: 918e12, 16: 918e12}, 1.64e12, _TPU, _gib(31.24), "tpu v6 lite"),
+    _tpu("v4", 275e12, 1.2e12, 30.75, "tpu v4", 128),
+    _tpu("v5e", 197e12, 0.82e12, 15.75, "tpu v5 lite", 112),
+    _tpu("v5p", 459e12, 2.77e12, 95.73, "tpu v5", 48),
+    _tpu("v6e", 918e12, 1.64e12, 31.24, "tpu v6 lite", 96),
 )
 _TABLE = {row[0]: Target(*row) for row in _ROWS}
 

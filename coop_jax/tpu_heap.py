@@ -3,10 +3,11 @@
 XLA:TPU places buffers of main memory in the order in which they begin, each in the
 smallest gap, like an allocator at run time: what a step needs is what it keeps alive and
 the gaps in between. This is the allocator that Coop (section 2)
-plans for. Its outcome is sensitive to the order of what begins and ends together, which
-XLA decides: so the plan is packed as it is and many times with that order shaken. XLA is
-expected to need the less of the first and the median of the others, which of all that was
-tried was nearest for most networks. How far the results lie apart says how much that is
+plans for. Its outcome is sensitive to what is kept near (`coop_jax.near_memory`) and to
+the order of what begins and ends together, both of which XLA decides: so the plan is packed
+for several guesses at the first, as it is and with that order shaken. What XLA is expected
+to need lies between the plan's own order and the least of all results, which of all
+that was tried was nearest over ten networks. How far they lie apart says how much that is
 worth.
 """
 
@@ -18,13 +19,18 @@ import numpy as np
 
 from coop_jax import _ext
 from coop_jax.graph import StepGraph
+from coop_jax.lifetimes import Lifetimes, lifetimes
+from coop_jax.near_memory import NearMemory, far_spans
 from coop_jax.plan import COMPUTE, RECOMPUTE, Schedule
 
-_SAMPLES = 16
+# How long values wait near, in times of their copy, and for what part of the near memory
+# there is room: what XLA reserves of it and loses between blocks is not known.
+_GUESSES = tuple(
+    NearMemory(room, most_copies) for most_copies in (64, 100) for room in (0.9, 1.0)
+)
+_SHAKEN = 4  # orders, for every guess
 _SHAKEN_BY = 1  # operations; what begins or ends further apart XLA rarely exchanges
-# A value that lies in the chip's own memory may be kept so much longer there, in
-# operations, than in the unmodified step.
-_STAYS_NEAR = 8
+_LEAST = 0.1  # of the results: those beyond are luck
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +38,8 @@ class ExpectedHeap:
     """What the heap is expected to take.
 
     Attributes:
-        bytes: the less of the plan's order and the median of those that XLA may choose.
-        spread_bytes: the standard deviation of that over them.
+        bytes: halfway between the plan's own order and the least of the results.
+        spread_bytes: half the standard deviation over all of them.
     """
 
     bytes: int
@@ -42,25 +48,26 @@ class ExpectedHeap:
 
 def expected_heap(graph: StepGraph, schedule: Schedule) -> ExpectedHeap:
     """What XLA:TPU is expected to need for the tensors and workspaces of a schedule."""
-    first, last, size = blocks_in_main_memory(graph, schedule)
-    if not len(size):
-        return ExpectedHeap(0, 0)
+    lives = lifetimes(graph, schedule)
+    random = np.random.default_rng(0)
 
     def packed(first: np.ndarray, last: np.ndarray, size: np.ndarray) -> int:
         return _ext.xla_heap_bytes(
             first, last, size, alignment=schedule.alignment, by_time=True
         )
 
-    as_planned = packed(first, last, size)
-    random = np.random.default_rng(0)
-    peaks = []
-    for _ in range(_SAMPLES):
-        begin = first + random.integers(-_SHAKEN_BY, _SHAKEN_BY + 1, len(size))
-        end = np.maximum(begin, last + random.integers(0, _SHAKEN_BY + 1, len(size)))
-        order = random.permutation(len(size))
-        peaks.append(packed(begin[order], end[order], size[order]))
-    expected = min(as_planned, int(np.median(peaks)))
-    return ExpectedHeap(expected, int(np.std(peaks)) // 2)
+    as_planned, peaks = [], []
+    for near in _GUESSES:
+        first, last, size = _blocks(graph, schedule, lives, near)
+        as_planned.append(packed(first, last, size))
+        for _ in range(_SHAKEN):
+            begin = first + random.integers(-_SHAKEN_BY, _SHAKEN_BY + 1, len(size))
+            end = np.maximum(begin, last + random.integers(0, _SHAKEN_BY + 1, len(size)))
+            order = random.permutation(len(size))
+            peaks.append(packed(begin[order], end[order], size[order]))
+    peaks += as_planned
+    expected = (np.median(as_planned) + np.quantile(peaks, _LEAST)) / 2
+    return ExpectedHeap(int(expected), int(np.std(peaks)) // 2)
 
 
 def bytes_alive(graph: StepGraph, schedule: Schedule) -> int:
@@ -76,49 +83,49 @@ def bytes_alive(graph: StepGraph, schedule: Schedule) -> int:
     return int(np.cumsum(change).max())
 
 
-def blocks_in_main_memory(graph: StepGraph, schedule: Schedule) -> tuple[np.ndarray, ...]:
+def blocks_in_main_memory(graph: StepGraph, schedule: Schedule) -> np.ndarray:
     """First and last execution, and bytes, of what lies in main memory."""
-    made: dict[int, list[tuple[int, int]]] = {}
-    for step, tensor, _, taken_over in schedule.placements.tolist():
-        if graph.in_pool_bytes[tensor]:
-            made.setdefault(step, []).append((tensor, taken_over))
-    stays = _near_for(graph)
-    scratch = graph.core.op_workspace_bytes
-    first: dict[int, tuple[int, bool]] = {}  # By tensor: when, and is it always near?
-    ended: dict[int, tuple[int, bool]] = {}
-    blocks: list[tuple[int, int, int]] = []
-    time = -1
+    return _blocks(graph, schedule, lifetimes(graph, schedule), _GUESSES[0])
 
-    def end(tensor: int, begin: int, is_near: bool) -> None:
-        if not is_near or time - begin > stays[tensor]:
-            blocks.append((begin, time, graph.in_pool_bytes[tensor]))
 
-    for step, (kind, index) in enumerate(schedule.steps.tolist()):
-        if kind not in (COMPUTE, RECOMPUTE):
-            if index in first:
-                ended[index] = first.pop(index)
+def _blocks(
+    graph: StepGraph, schedule: Schedule, lives: Lifetimes, near: NearMemory
+) -> np.ndarray:
+    blocks: list[list[int]] = []
+    # Blocks that last to their version's end, where another version may take them over.
+    ended: dict[tuple[int, int], list[int]] = {}
+    taken_over = _taken_over(schedule)
+    for version, span in zip(lives.versions, far_spans(graph, lives, near), strict=True):
+        if span is None:
             continue
-        for tensor, taken_over in made.get(step, ()):
-            begin, is_near = ended.pop(taken_over, (time + 1, True))
-            first[tensor] = begin, is_near and tensor in stays
-        for tensor, lived in ended.items():
-            end(tensor, *lived)
-        ended.clear()
-        time += 1
-        if scratch[index]:
-            blocks.append((time, time, int(scratch[index])))
-    for tensor, lived in (ended | first).items():
-        end(tensor, *lived)
-    begin, last, size = np.array(blocks, np.int64).reshape(-1, 3).T
-    return begin, last, size
+        first, last = span
+        old = taken_over.get((version.first, version.tensor), -1)
+        block = ended.pop((old, first - 1), None) if first == version.first else None
+        if block is None:
+            block = [first, last, graph.in_pool_bytes[version.tensor]]
+            blocks.append(block)
+        block[1] = last
+        if last == version.last:
+            ended[version.tensor, last] = block
+    blocks += [[at, at, n] for at, n in enumerate(lives.workspace_bytes.tolist()) if n]
+    first, last, size = np.array(blocks, np.int64).reshape(-1, 3).T
+    begins = _begin_together(graph, lives)
+    return np.stack([begins[first], begins[last], size])
 
 
-def _near_for(graph: StepGraph) -> dict[int, int]:
-    """How long a value stays in the chip's own memory, by tensor."""
-    if not graph.near:
-        return {}
-    made, read = {}, {}
-    for time, operation in enumerate(graph.operations):
-        made.update(dict.fromkeys(operation.outputs, time))
-        read.update(dict.fromkeys(operation.inputs, time))
-    return {t: read.get(t, made[t]) - made[t] + _STAYS_NEAR for t in graph.near}
+def _begin_together(graph: StepGraph, lives: Lifetimes) -> np.ndarray:
+    """By execution the first of those that one fusion of XLA's runs."""
+    made_at = np.array([-1, *(graph.made_at[operation] for operation in lives.operation)])
+    is_next = (made_at[1:] == made_at[:-1]) & (made_at[1:] >= 0)
+    number = np.arange(len(is_next))
+    return np.maximum.accumulate(np.where(is_next, 0, number))
+
+
+def _taken_over(schedule: Schedule) -> dict[tuple[int, int], int]:
+    """The tensor whose block a tensor takes over, by execution and the new tensor."""
+    execution = np.cumsum(np.isin(schedule.steps[:, 0], (COMPUTE, RECOMPUTE))) - 1
+    return {
+        (int(execution[step]), tensor): old
+        for step, tensor, _, old in schedule.placements.tolist()
+        if old >= 0
+    }

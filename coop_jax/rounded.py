@@ -1,0 +1,80 @@
+"""Rounded: values that XLA:TPU keeps in half precision.
+
+A TPU multiplies matrices in bfloat16 unless told otherwise. So what only products read,
+XLA:TPU rounds where it is made and keeps in half the bytes. It does not see through a
+fence: a value that passes one is kept whole. So what is kept rounded in the step as written
+passes fences rounded, and the numbers are those of the step as written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from coop_jax import _compat
+from coop_jax.costs import aval_bytes, is_view
+from coop_jax.program import Program, writes
+
+_WHOLE, _HALF = np.dtype(np.float32), np.dtype(jnp.bfloat16)
+_PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
+
+
+def is_rounded(value: Any, value_sizes: Sequence[int]) -> bool:
+    """Does a buffer hold a value in half precision?
+
+    Arguments:
+        value_sizes: of the buffer (`xla_schedule.StoredBuffer`).
+    """
+    return (
+        getattr(value.aval, "dtype", None) == _WHOLE
+        and len(value_sizes) > 1
+        and aval_bytes(value.aval) == value_sizes[1]
+    )
+
+
+def read_rounded(
+    program: Program,
+    values: Iterable[Any],
+    consumers: Mapping[Any, Sequence[int]],
+    fusions: Iterable[Collection[int]],
+) -> frozenset[Any]:
+    """Those of the values that nothing but products reads unrounded.
+
+    What is fused with the equation that makes a value reads it before it is rounded: a
+    batch normalization's mean, next to the convolution.
+
+    Arguments:
+        values: that are stored rounded.
+        consumers: equations by the value that they read.
+        fusions: equations that each of XLA's fusions runs.
+    """
+    waiting = set(values).difference(
+        v for v in program.outvars if not isinstance(v, _compat.Literal)
+    )
+    made_by = {v: i for i, eqn in enumerate(program.eqns) for v in writes(eqn)}
+    made = {made_by[v]: v for v in waiting if v in made_by}
+
+    def rounds(reader: int, fusion: Collection[int]) -> bool:
+        eqn = program.eqns[reader]
+        if not is_view(eqn):
+            return reader not in fusion or eqn.primitive.name in _PRODUCTS
+        return all(rounds(i, fusion) for v in writes(eqn) for i in consumers[v])
+
+    for fusion in fusions:
+        for index in made.keys() & set(fusion):
+            if not all(rounds(i, fusion) for i in consumers[made[index]]):
+                waiting.discard(made[index])
+    return frozenset(waiting)
+
+
+def rounding_equation(value: Any, like: Any) -> Any:
+    """The equation that rounds a value, standing where `like` does."""
+    return _compat.convert_equation(value, _HALF, like)
+
+
+def widening_equation(value: Any, like: Any) -> Any:
+    """The equation that makes a rounded value of its own type again."""
+    return _compat.convert_equation(value, _WHOLE, like)

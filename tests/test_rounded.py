@@ -1,0 +1,188 @@
+"""Values that XLA:TPU keeps in half precision, and that they pass fences so."""
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from random_programs import random_schedule
+from steps import NEEDS_TPU, TARGET, assert_trees_equal, run, traced
+
+from coop_jax import _compat, materialize, rounded, topology
+from coop_jax.costs import aval_bytes
+from coop_jax.graph import build_graph
+from coop_jax.placement import fence_p
+from coop_jax.plan import planner_options, smallest_pool
+from coop_jax.program import writes
+from coop_jax.realize import XlaPlacement
+from coop_jax.rewrite import rewrite
+from coop_jax.segments import cut
+from coop_jax.targets import TPU_ALIGNMENT, named
+
+
+def products_step(weights, x):
+    """Products of whole numbers; the exponents of their sum would notice a rounding."""
+
+    def loss(weights):
+        hidden = x
+        for w in weights:
+            hidden = jnp.clip(hidden @ w, -3, 3)
+        return jnp.sum(hidden)
+
+    return jax.tree.map(lambda w, g: w - g, weights, jax.grad(loss)(weights))
+
+
+def small_numbers(*shape, seed=0):
+    whole = np.random.default_rng(seed).integers(-2, 3, shape)
+    return jnp.asarray(whole, jnp.float32)
+
+
+def arguments(layers=4, width=6):
+    weights = [small_numbers(width, width, seed=i) for i in range(layers)]
+    return weights, small_numbers(5, width, seed=9)
+
+
+def stored_everywhere(program):
+    values = [v for eqn in program.eqns for v in writes(eqn)]
+    sizes = {v: aval_bytes(v.aval) for v in values}
+    return materialize.Materialization(sizes, {}, {}, 0, "rules")
+
+
+@hypothesis.given(seed=st.integers(0, 2**16), rate=st.sampled_from([0.05, 0.3, 1.0]))
+def test_what_is_rounded_passes_every_fence_rounded(seed, rate):
+    """Small whole numbers are the same in half precision: so are the results, to a bit."""
+    step = traced(products_step, *arguments())
+    graph = build_graph(step.program, stored_everywhere(step.program), TARGET)
+    values = {
+        v
+        for v in graph.tensors[graph.num_inputs :]
+        if v.aval.dtype == np.float32 and v not in step.program.outvars
+    }
+    segments = cut(graph, random_schedule(graph, seed, rate), fence_free_inputs=True)
+    rewritten = rewrite(graph, segments, rounded=values)
+    jax.extend.core.check_jaxpr(_compat.open_jaxpr(rewritten.to_jaxpr())[0])
+    assert_trees_equal(run(rewritten, arguments()), run(step.program, arguments()))
+    fences = [eqn for eqn in rewritten.eqns if eqn.primitive is fence_p]
+    fenced = [segment.fenced for segment in segments if segment.fenced]
+    for fence, tensors in zip(fences, fenced, strict=True):
+        for passed in (fence.invars, fence.outvars):
+            kinds = [v.aval.dtype == jnp.bfloat16 for v in passed]
+            assert kinds == [graph.tensors[t] in values for t in tensors]
+
+
+def test_a_segment_reads_its_own_values_whole():
+    """Only what has passed a fence was rounded."""
+    weights, x = arguments()
+    x = x / 3  # Not the same in half precision.
+    step = traced(products_step, weights, x)
+    graph = build_graph(step.program, stored_everywhere(step.program), TARGET)
+    values = set(graph.tensors[graph.num_inputs :]).difference(step.program.outvars)
+    whole = [v for v in values if v.aval.dtype == np.float32]
+    schedule = random_schedule(graph, 0, 0.0)
+    segments = cut(graph, schedule, fence_free_inputs=True)
+    assert len(segments) == 1
+    rewritten = rewrite(graph, segments, rounded=whole)
+    assert_trees_equal(run(rewritten, (weights, x)), run(step.program, (weights, x)))
+    segments = cut(graph, schedule, fence_free_inputs=True, also_before=range(1, 99))
+    rewritten = rewrite(graph, segments, rounded=whole)
+    results = run(rewritten, (weights, x))
+    assert any(
+        np.any(a != b)
+        for a, b in zip(results, run(step.program, (weights, x)), strict=True)
+    )
+
+
+@pytest.fixture(scope="module")
+def normalized():
+    """A product; its mean; the product again, through a view and by itself."""
+
+    def function(x, w):
+        made = x @ w
+        return made.mean(), made.reshape(2, 8) @ jnp.ones((8, 3)), made @ w
+
+    program = traced(function, small_numbers(4, 4), small_numbers(4, 4)).program
+    names = [eqn.primitive.name for eqn in program.eqns]
+    return program, program.eqns[names.index("dot_general")].outvars[0]
+
+
+def found_rounded(program, value, fused):
+    consumers = materialize._consumers(program)
+    return rounded.read_rounded(program, [value], consumers, fused)
+
+
+def test_what_is_read_before_it_is_rounded_is_not(normalized):
+    program, value = normalized
+    made = next(i for i, eqn in enumerate(program.eqns) if value in eqn.outvars)
+    readers = {
+        eqn.primitive.name: i for i, eqn in enumerate(program.eqns) if value in eqn.invars
+    }
+    assert set(readers) == {"reduce_sum", "reshape", "dot_general"}
+    assert found_rounded(program, value, []) == {value}
+    assert found_rounded(program, value, [{made, readers["dot_general"]}]) == {value}
+    # The readers of a view are its own; they are products here.
+    assert found_rounded(program, value, [{made, readers["reshape"]}]) == {value}
+    assert found_rounded(program, value, [{readers["reduce_sum"]}]) == {value}
+    assert found_rounded(program, value, [{made, readers["reduce_sum"]}]) == set()
+
+
+def test_results_stay_whole(normalized):
+    program, _ = normalized
+    result = program.outvars[-1]
+    assert found_rounded(program, result, []) == set()
+
+
+def test_half_the_bytes_of_a_whole_value(normalized):
+    _, value = normalized
+    size = aval_bytes(value.aval)
+    assert rounded.is_rounded(value, (size // 2, size))
+    assert not rounded.is_rounded(value, (size,))  # Whole.
+    assert not rounded.is_rounded(value, (size, 2 * size))  # Padded.
+    half = _compat.new_var(value.aval.update(dtype=jnp.bfloat16))
+    assert not rounded.is_rounded(half, (size // 2, size))
+
+
+def joined_step(kernels, images):
+    """As a ShuffleNet's units do: half of the channels pass by, both are joined, and only
+    convolutions read them, through views."""
+
+    def loss(kernels):
+        x = images
+        for first, second in kernels:
+            pairs = x.reshape(*x.shape[:3], -1, 2)
+            left, right = pairs[..., 0], pairs[..., 1]
+            for kernel in (first, second):
+                shape = ("NHWC", "HWIO", "NHWC")
+                right = jax.lax.conv_general_dilated(
+                    right, kernel, (1, 1), "SAME", None, None, shape
+                )
+                right = jax.nn.relu(right)
+            x = jnp.concatenate([left, right], -1)
+        return jnp.mean(x**2)
+
+    gradients = jax.grad(loss)(kernels)
+    return jax.tree.map(lambda k, g: k - 0.1 * g, kernels, gradients)
+
+
+@NEEDS_TPU
+def test_a_tpu_keeps_them_in_half_the_bytes_from_fence_to_fence():
+    device = topology.named_device("v5e")
+    shape = jax.ShapeDtypeStruct
+    kernel = shape((3, 3, 64, 64), "float32")
+    images = shape((256, 32, 32, 128), "float32")
+    shapes = topology.placed(([(kernel, kernel)] * 4, images), device)
+    step = traced(joined_step, *shapes, donate_argnums=0)
+    tagged = step.compile(materialize.tag(step.program))
+    stored = materialize.of_compiled(step.program, tagged)
+    assert stored.rounded
+    graph = build_graph(step.program, stored, named("v5e"))
+    schedule = smallest_pool(graph, planner_options("search", TPU_ALIGNMENT)).schedule
+
+    def temporaries(values):
+        placement = XlaPlacement(step.program, "tpu", rounded=values)
+        compiled = step.compile(placement.realize(graph, schedule).program)
+        return compiled.figures.temp_size_in_bytes
+
+    with_them, without = temporaries(stored.rounded), temporaries(())
+    print(with_them / 2**20, without / 2**20, len(stored.rounded))
+    assert with_them < 0.9 * without
