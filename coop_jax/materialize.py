@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -25,6 +24,7 @@ from coop_jax.constants import fills_an_array
 from coop_jax.costs import aval_bytes, is_fusible
 from coop_jax.hlo_module import Instruction
 from coop_jax.layouts import Order, layouts_of_results
+from coop_jax.matching import consumers_of, stored_value
 from coop_jax.pool_gradient import pool_gradient_p, scratch_bytes
 from coop_jax.program import Program, writes
 from coop_jax.rounded import is_rounded, read_rounded
@@ -66,7 +66,6 @@ class Materialization:
             not (`unnamed.standing_buffers`).
         layouts: where XLA:TPU chooses layouts, those of the results, by variable.
         rounded: values that XLA:TPU keeps in half precision (`coop_jax.rounded`).
-        padded_bytes: where XLA:TPU pads, what most values of a shape and type take.
     """
 
     stored_bytes: dict[Any, int]
@@ -81,20 +80,15 @@ class Materialization:
     standing_bytes: int = 0
     layouts: dict[Any, Order] = dataclasses.field(default_factory=dict)
     rounded: frozenset[Any] = frozenset()
-    padded_bytes: dict[Any, int] = dataclasses.field(default_factory=dict)
 
     def bytes_of(self, var: Any) -> int:
         """Bytes of a value on one device: XLA's, or those of its type.
 
-        A value that XLA did not store is taken for one of those that it did, of the same
-        shape and type: XLA:TPU pads them all. Or to be partitioned over all devices, as
+        A value that XLA did not store is taken to be partitioned over all devices, as
         activations are.
         """
         stored = self.stored_bytes.get(var)
-        if stored is not None:
-            return stored
-        by_type = self.padded_bytes.get(_type_of(var))
-        return aval_bytes(var.aval) // self.num_partitions if by_type is None else by_type
+        return aval_bytes(var.aval) // self.num_partitions if stored is None else stored
 
     @property
     def fuses_most(self) -> bool:
@@ -144,30 +138,11 @@ def of_compiled(program: Program, compiled: Any) -> Materialization:
     platforms = {d.platform for s in shardings for d in s.device_set}
     found = from_compiled(program, module, num_partitions, on_cpu=platforms == {"cpu"})
     if "tpu" in platforms:
-        found = dataclasses.replace(
-            found,
-            layouts=layouts_of_results(program, module),
-            padded_bytes=_padded_bytes(found),
-        )
+        found = dataclasses.replace(found, layouts=layouts_of_results(program, module))
     for platform, in_place in _IN_PLACE.items():
         if platform in platforms:
             return dataclasses.replace(found, in_place=in_place)
     return found
-
-
-def _padded_bytes(found: Materialization) -> dict[Any, int]:
-    """What most values that are stored whole take, by shape and type."""
-    if found.num_partitions > 1:
-        return {}
-    sizes: dict[Any, list[int]] = defaultdict(list)
-    for value, size in found.stored_bytes.items():
-        if value not in found.rounded:
-            sizes[_type_of(value)].append(size)
-    return {kind: statistics.median_low(of_kind) for kind, of_kind in sizes.items()}
-
-
-def _type_of(value: Any) -> Any:
-    return getattr(value.aval, "shape", ()), value.aval.dtype
 
 
 def from_compiled(
@@ -179,7 +154,7 @@ def from_compiled(
     near_bytes: dict[Any, int] = defaultdict(int)
     rounded: dict[Any, bool] = {}
     workspace: dict[int, int] = defaultdict(int)
-    consumers = _consumers(program)
+    consumers = consumers_of(program)
     sums = accumulations(program)
     when = {number: at for at, number in enumerate(module.schedule)}
     position: dict[Any, int] = {}
@@ -212,7 +187,7 @@ def from_compiled(
             standing_bytes += buffer.size_bytes
             continue
         near, fused, is_constant = _equations_at(module, inside, buffer)
-        value = _stored_value(program, consumers, buffer, near, fused, num_partitions)
+        value = stored_value(program, consumers, buffer, near, fused, num_partitions)
         while value in sums:
             value = sums[value][0]
         at = when.get(buffer.instruction)
@@ -315,24 +290,6 @@ def _equations_at(
     )
 
 
-def _stored_value(
-    program: Program,
-    consumers: dict[Any, list[int]],
-    buffer: StoredBuffer,
-    near: list[int],
-    fused: set[int],
-    num_partitions: int,
-) -> Any | None:
-    """The value of the program that a buffer holds, or a shard of it."""
-    counts = [n for n in range(1, num_partitions + 1) if num_partitions % n == 0]
-    for size in buffer.value_sizes or (buffer.size_bytes,):
-        sizes = {size * shards for shards in counts}
-        value = _matching_value(program, consumers, near, fused, sizes)
-        if value is not None:
-            return value
-    return None
-
-
 def _start_reductions(
     program: Program, started: dict[int, int], position: dict[Any, int]
 ) -> None:
@@ -395,45 +352,3 @@ def _result(
             return None
         root = module.instructions.get(root.operands[index])
     return root
-
-
-def _consumers(program: Program) -> dict[Any, list[int]]:
-    consumers: dict[Any, list[int]] = defaultdict(list)
-    for i, eqn in enumerate(program.eqns):
-        for var in eqn.invars:
-            if not isinstance(var, _compat.Literal):
-                consumers[var].append(i)
-    return consumers
-
-
-def _matching_value(
-    program: Program,
-    consumers: dict[Any, list[int]],
-    near: list[int],
-    fused: set[int],
-    sizes: set[int],
-) -> Any | None:
-    """The value of the program that a buffer holds, if one has one of the `sizes`.
-
-    First the equation that the instruction itself names. XLA keeps the name of one of
-    the equations it fused, not always of the last one, so then every equation inside
-    the fusion, preferring one whose result is read outside it, and the latest of these.
-    """
-    inside = fused | set(near)
-
-    def sized(index: int) -> list[Any]:
-        if index >= len(program.eqns):
-            return []
-        return [v for v in writes(program.eqns[index]) if aval_bytes(v.aval) in sizes]
-
-    def read_outside(var: Any) -> bool:
-        return any(i not in inside for i in consumers[var])
-
-    for index in near:
-        for var in sized(index):
-            if read_outside(var) or not fused:
-                return var
-    ranked = [(read_outside(var), index, var) for index in inside for var in sized(index)]
-    if not ranked:
-        return None
-    return max(ranked, key=lambda entry: entry[:2])[2]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -60,7 +61,7 @@ def read_rounded(
     def rounds(reader: int, fusion: Collection[int]) -> bool:
         eqn = program.eqns[reader]
         if not is_view(eqn):
-            return reader not in fusion or eqn.primitive.name in _PRODUCTS
+            return reader not in fusion or _rounds(eqn)
         return all(rounds(i, fusion) for v in writes(eqn) for i in consumers[v])
 
     for fusion in fusions:
@@ -68,6 +69,14 @@ def read_rounded(
             if not all(rounds(i, fusion) for i in consumers[made[index]]):
                 waiting.discard(made[index])
     return frozenset(waiting)
+
+
+def _rounds(eqn: Any) -> bool:
+    """Is it a product that a TPU makes of rounded operands?"""
+    asked = eqn.params.get("precision")
+    each = asked if isinstance(asked, tuple) else (asked,)
+    is_default = all(one in (None, jax.lax.Precision.DEFAULT) for one in each)
+    return eqn.primitive.name in _PRODUCTS and is_default
 
 
 def rounding_equation(value: Any, like: Any) -> Any:

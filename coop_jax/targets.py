@@ -50,8 +50,8 @@ TPU_ALIGNMENT = 16 * 2**10
 
 def _tpu(
     name: str, rate: float, bandwidth: float, memory_gib: float, kind: str, near_mib: int
-) -> tuple[Any, ...]:
-    return (
+) -> Target:
+    return Target(
         f"tpu {name}",
         "tpu",
         {32: rate, 16: rate},
@@ -69,16 +69,16 @@ def _tpu(
 # memory the most that XLA:TPU has there at once of a network with many small values.
 # Rows: name, platform, rates, bytes/s, alignment, memory, device kind, near memory.
 _ROWS = (
-    ("a100", "gpu", {32: 156e12, 16: 312e12}, 2.0e12, 256, 85_100_068_864, "a100"),
-    ("h100", "gpu", {32: 494e12, 16: 989e12}, 3.35e12, 256, 84_942_979_072, "h100"),
-    ("h200", "gpu", {32: 494e12, 16: 989e12}, 4.8e12, 256, 151_397_597_184, "h200"),
-    ("b200", "gpu", {32: 1.1e15, 16: 2.2e15}, 7.7e12, 256, 191_514_411_008, "b200"),
+    Target("a100", "gpu", {32: 156e12, 16: 312e12}, 2.0e12, 256, 85_100_068_864, "a100"),
+    Target("h100", "gpu", {32: 494e12, 16: 989e12}, 3.35e12, 256, 84_942_979_072, "h100"),
+    Target("h200", "gpu", {32: 494e12, 16: 989e12}, 4.8e12, 256, 151_397_597_184, "h200"),
+    Target("b200", "gpu", {32: 1.1e15, 16: 2.2e15}, 7.7e12, 256, 191_514_411_008, "b200"),
     _tpu("v4", 275e12, 1.2e12, 30.75, "tpu v4", 128),
     _tpu("v5e", 197e12, 0.82e12, 15.75, "tpu v5 lite", 112),
     _tpu("v5p", 459e12, 2.77e12, 95.73, "tpu v5", 48),
     _tpu("v6e", 918e12, 1.64e12, 31.24, "tpu v6 lite", 96),
 )
-_TABLE = {row[0]: Target(*row) for row in _ROWS}
+_TABLE = {target.name: target for target in _ROWS}
 
 
 def names() -> list[str]:

@@ -6,14 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from paper.networks import spos
+from paper.networks.training_step import DONATED, Scale
 from random_programs import random_schedule
 from steps import NEEDS_TPU, TARGET, assert_trees_equal, run, traced
 
 from coop_jax import _compat, materialize, rounded, topology
 from coop_jax.costs import aval_bytes
 from coop_jax.graph import build_graph
+from coop_jax.matching import consumers_of
 from coop_jax.placement import fence_p
-from coop_jax.plan import planner_options, smallest_pool
+from coop_jax.plan import plan_pool, planner_options, unconstrained
 from coop_jax.program import writes
 from coop_jax.realize import XlaPlacement
 from coop_jax.rewrite import rewrite
@@ -107,7 +110,7 @@ def normalized():
 
 
 def found_rounded(program, value, fused):
-    consumers = materialize._consumers(program)
+    consumers = consumers_of(program)
     return rounded.read_rounded(program, [value], consumers, fused)
 
 
@@ -126,6 +129,28 @@ def test_what_is_read_before_it_is_rounded_is_not(normalized):
     assert found_rounded(program, value, [{made, readers["reduce_sum"]}]) == set()
 
 
+@pytest.mark.parametrize(
+    ("precision", "rounds"),
+    [
+        (None, True),
+        ("default", True),
+        (("default", "default"), True),
+        ("highest", False),
+        (("default", "high"), False),
+        ("F32_F32_F32", False),
+    ],
+)
+def test_a_product_that_is_asked_for_more_reads_it_whole(precision, rounds):
+    def function(x, w):
+        made = x @ w
+        return jnp.dot(made, w, precision=precision)
+
+    program = traced(function, small_numbers(4, 4), small_numbers(4, 4)).program
+    products = [i for i, e in enumerate(program.eqns) if e.primitive.name == "dot_general"]
+    [value] = program.eqns[products[0]].outvars
+    assert (found_rounded(program, value, [set(products)]) == {value}) == rounds
+
+
 def test_results_stay_whole(normalized):
     program, _ = normalized
     result = program.outvars[-1]
@@ -142,47 +167,26 @@ def test_half_the_bytes_of_a_whole_value(normalized):
     assert not rounded.is_rounded(half, (size // 2, size))
 
 
-def joined_step(kernels, images):
-    """As a ShuffleNet's units do: half of the channels pass by, both are joined, and only
-    convolutions read them, through views."""
-
-    def loss(kernels):
-        x = images
-        for first, second in kernels:
-            pairs = x.reshape(*x.shape[:3], -1, 2)
-            left, right = pairs[..., 0], pairs[..., 1]
-            for kernel in (first, second):
-                shape = ("NHWC", "HWIO", "NHWC")
-                right = jax.lax.conv_general_dilated(
-                    right, kernel, (1, 1), "SAME", None, None, shape
-                )
-                right = jax.nn.relu(right)
-            x = jnp.concatenate([left, right], -1)
-        return jnp.mean(x**2)
-
-    gradients = jax.grad(loss)(kernels)
-    return jax.tree.map(lambda k, g: k - 0.1 * g, kernels, gradients)
-
-
 @NEEDS_TPU
 def test_a_tpu_keeps_them_in_half_the_bytes_from_fence_to_fence():
+    """The joined halves of a ShuffleNet's units, which only convolutions read."""
     device = topology.named_device("v5e")
-    shape = jax.ShapeDtypeStruct
-    kernel = shape((3, 3, 64, 64), "float32")
-    images = shape((256, 32, 32, 128), "float32")
-    shapes = topology.placed(([(kernel, kernel)] * 4, images), device)
-    step = traced(joined_step, *shapes, donate_argnums=0)
+    sizes = spos.Sizes(batch=128, channels=(64,) * 4 + (160,) * 4, halving=(4,))
+    network = spos.training_step(Scale.PAPER, sizes=sizes)
+    step = traced(
+        network.step, *topology.placed(network.args, device), donate_argnums=DONATED
+    )
     tagged = step.compile(materialize.tag(step.program))
     stored = materialize.of_compiled(step.program, tagged)
     assert stored.rounded
     graph = build_graph(step.program, stored, named("v5e"))
-    schedule = smallest_pool(graph, planner_options("search", TPU_ALIGNMENT)).schedule
+    options = planner_options("search", TPU_ALIGNMENT)
+    room = unconstrained(graph, options).statistics.max_live_bytes
+    schedule = plan_pool(graph, room // 2, options)
 
     def temporaries(values):
         placement = XlaPlacement(step.program, "tpu", rounded=values)
         compiled = step.compile(placement.realize(graph, schedule).program)
         return compiled.figures.temp_size_in_bytes
 
-    with_them, without = temporaries(stored.rounded), temporaries(())
-    print(with_them / 2**20, without / 2**20, len(stored.rounded))
-    assert with_them < 0.9 * without
+    assert temporaries(stored.rounded) < 0.95 * temporaries(())

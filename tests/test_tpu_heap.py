@@ -1,19 +1,22 @@
 """What a schedule is expected to need where XLA packs as XLA:TPU does, and its search."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from steps import TARGET, compiled_graph, mlp_arguments, mlp_step, traced
 
 from coop_jax import materialize, scan, tpu_heap
 from coop_jax.candidates import Candidate, Measured
 from coop_jax.graph import build_graph
+from coop_jax.lifetimes import lifetimes
 from coop_jax.measure import compile_measured, memory_figures
 from coop_jax.plan import PlanOptions, plan_pool, planner_options, unconstrained
 from coop_jax.realize import XlaPlacement
-from coop_jax.scanned_search import ScannedSearch
+from coop_jax.scanned_search import ScannedSearch, _less_alike
 
 # A fast planner: what is tested here is what is done with its plans.
 OPTIONS = PlanOptions(policy="lookahead", alignment=64, overhead_limit=10.0)
@@ -42,29 +45,44 @@ def test_the_blocks_are_those_of_the_schedule(graph, part):
     assert alive == schedule.statistics.max_live_bytes
 
 
-def test_an_expected_heap_is_at_least_what_is_alive(graph):
+def test_an_expected_heap_is_hardly_less_than_what_is_alive(graph):
+    """An operation later, one of two may have ended."""
     schedule = unconstrained(graph, OPTIONS)
     expected = tpu_heap.expected_heap(graph, schedule)
-    assert expected.bytes >= schedule.statistics.max_live_bytes
+    assert expected.bytes >= 0.95 * schedule.statistics.max_live_bytes
     assert expected == tpu_heap.expected_heap(graph, schedule)
 
 
-def test_what_stays_near_takes_no_main_memory_until_it_is_kept_longer(made):
-    step, graph, _ = made
-    compiled = step.compile(materialize.tag(step.program))
-    stored = materialize.of_compiled(step.program, compiled)
-    near = dataclasses.replace(stored, near=frozenset(stored.stored_bytes))
-    changed = build_graph(step.program, near, TARGET)
-    assert changed.in_pool_bytes == graph.in_pool_bytes
-    assert changed.near == {t for t, size in enumerate(graph.in_pool_bytes) if size}
+def test_what_stays_near_takes_no_main_memory(graph):
+    target = dataclasses.replace(graph.target, near_bytes=1 << 40)
+    large = dataclasses.replace(graph, target=target)
+    schedule = unconstrained(large, OPTIONS)
+    alive = tpu_heap.bytes_alive(large, schedule)
+    assert alive < tpu_heap.bytes_alive(graph, schedule) / 2
+    assert tpu_heap.expected_heap(large, schedule).bytes < alive * 2
 
-    def bytes_in_blocks(graph, schedule):
-        return tpu_heap.blocks_in_main_memory(graph, schedule)[2].sum()
 
-    # Nothing is kept for longer than in the step itself, except for what is taken over.
-    schedule = unconstrained(changed, OPTIONS)
-    assert bytes_in_blocks(changed, schedule) < bytes_in_blocks(graph, schedule) / 2
-    assert max(tpu_heap._near_for(changed).values()) > tpu_heap._STAYS_NEAR
+def test_what_one_fusion_makes_begins_together(graph):
+    schedule = unconstrained(graph, OPTIONS)
+    assert len({at for at in graph.made_at if at >= 0}) > 1
+    whole = tpu_heap.blocks_in_main_memory(graph, schedule)
+    together = dataclasses.replace(graph, made_at=(7,) * len(graph.operations))
+    first, last, size = tpu_heap.blocks_in_main_memory(together, schedule)
+    assert set(first) == set(last) == {0}
+    np.testing.assert_array_equal(size, whole[2])
+    apart = dataclasses.replace(graph, made_at=(-1,) * len(graph.operations))
+    first, last, _ = tpu_heap.blocks_in_main_memory(apart, schedule)
+    lives = lifetimes(apart, schedule)
+    assert set(first) <= {v.first for v in lives.versions} | set(range(len(first)))
+    assert last.max() > 0
+
+
+def test_a_step_that_stores_nothing_needs_nothing():
+    step = traced(lambda x: x + 1, jnp.ones(4))
+    graph = build_graph(step.program, materialize.from_rules(step.program), TARGET)
+    schedule = unconstrained(graph, OPTIONS)
+    assert tpu_heap.expected_heap(graph, schedule) == tpu_heap.ExpectedHeap(0, 0)
+    assert tpu_heap.bytes_alive(graph, schedule) == 0
 
 
 def test_scans_are_in_order_and_hold_every_plan_once(graph):
@@ -77,7 +95,7 @@ def test_scans_are_in_order_and_hold_every_plan_once(graph):
     likely = [plan.likely_bytes for plan in tightest]
     whole = tightest[0].schedule.statistics.compute_seconds
     again = [plan.recompute_seconds / whole for plan in tightest]
-    ranks = [size * (1 + 0.05 * part) for size, part in zip(likely, again, strict=True)]
+    ranks = [size * (1 + 0.1 * part) for size, part in zip(likely, again, strict=True)]
     assert ranks == sorted(ranks)
     assert likely[0] < min(plan.likely_bytes for plan in plans[:3])
 
@@ -111,6 +129,18 @@ def test_the_best_of_a_scan_keeps_the_budget(made, percent):
     assert found.recompute_seconds == min(m.recompute_seconds for m in fits)
 
 
+def test_the_second_of_the_tightest_recomputes_clearly_less():
+    def plans(*seconds):
+        return [SimpleNamespace(recompute_seconds=s) for s in seconds]
+
+    def order(plans):
+        return [plan.recompute_seconds for plan in _less_alike(plans)]
+
+    assert order(plans(4.0, 3.9, 3.8, 2.0, 1.0)) == [4.0, 2.0, 3.9, 3.8, 1.0]
+    assert order(plans(4.0, 3.9)) == [4.0, 3.9]
+    assert order(plans(4.0)) == [4.0]
+
+
 def test_a_scan_without_room_finds_nothing(made):
     search, compiled = scanned_search(made)
     assert search.best(made[2].fixed_bytes) is None
@@ -125,8 +155,8 @@ def test_the_tightest_of_a_scan(made):
     errors = []
     for measured in compiled:
         planned = measured.candidate.planned_bytes
-        mean = sum(errors) // max(1, len(errors))
-        assert measured.candidate.predicted_bytes == planned + mean
+        likely = sum(errors) // (len(errors) + 1)
+        assert measured.candidate.predicted_bytes == planned + likely
         most = (planned - made[2].fixed_bytes) // 8
         errors.append(min(measured.total_bytes - planned, most))
     search, compiled = scanned_search(made)

@@ -1,0 +1,106 @@
+"""What stays in the chip's own memory, against rules that are checked by themselves."""
+
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from steps import TARGET, compiled_graph, mlp_arguments, mlp_step, traced
+
+from coop_jax.graph import build_graph
+from coop_jax.lifetimes import lifetimes
+from coop_jax.materialize import from_rules
+from coop_jax.near_memory import NearMemory, far_spans
+from coop_jax.plan import plan_pool, planner_options, unconstrained
+
+OPTIONS = planner_options("search", 64)
+
+
+def with_near(graph, near_bytes):
+    target = dataclasses.replace(graph.target, near_bytes=near_bytes)
+    return dataclasses.replace(graph, target=target)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return compiled_graph(traced(mlp_step, *mlp_arguments(), donate_argnums=0))
+
+
+def plans(graph):
+    whole = unconstrained(graph, OPTIONS)
+    most = whole.statistics.max_live_bytes
+    return [whole, *(plan_pool(graph, int(p * most), OPTIONS) for p in (0.7, 0.5))]
+
+
+def test_without_near_memory_everything_is_far(graph):
+    for schedule in plans(graph):
+        lives = lifetimes(graph, schedule)
+        spans = far_spans(graph, lives, NearMemory(1.0, 1e9))
+        assert spans == [(v.first, v.last) for v in lives.versions]
+
+
+def test_with_much_of_it_only_what_waits_for_long_is(graph):
+    large = with_near(graph, 1 << 40)
+    for schedule in plans(graph):
+        lives = lifetimes(large, schedule)
+        assert not any(far_spans(large, lives, NearMemory(1.0, 1e9)))
+        # Not even one that is read at once waits less than no time.
+        assert all(far_spans(large, lives, NearMemory(1.0, -1.0)))
+
+
+@pytest.mark.parametrize("room", [0.05, 0.3, 0.8])
+@pytest.mark.parametrize("most_copies", [0.5, 5.0, 50.0])
+def test_it_is_never_overfull_and_nothing_stays_for_longer(graph, room, most_copies):
+    """Of what is not far for all of its life, added up by itself."""
+    near = NearMemory(room, most_copies)
+    whole = unconstrained(graph, OPTIONS).statistics.max_live_bytes
+    limited = with_near(graph, whole)
+    kinds = set()
+    for schedule in plans(graph):
+        lives = lifetimes(limited, schedule)
+        seconds = [graph.core.op_seconds[k] for k in lives.operation]
+        used = np.zeros(len(seconds), np.int64)
+        for version, span in zip(
+            lives.versions, far_spans(limited, lives, near), strict=True
+        ):
+            size = graph.in_pool_bytes[version.tensor]
+            kinds.add(span and (span == (version.first, version.last)))
+            if span is None:
+                used[version.first : version.last + 1] += size
+                uses = [u for u in version.uses if u < version.last] + [version.last]
+                waits = (sum(seconds[a + 1 : b]) for a, b in itertools.pairwise(uses))
+                copy = size / TARGET.bytes_per_second
+                assert max(waits, default=0) <= most_copies * copy * 1.0001
+            else:
+                assert span[0] in (version.first, version.first + 1)
+                assert version.first <= span[0] <= span[1] <= version.last
+        assert used.max() <= room * whole
+    assert None in kinds or room * most_copies < 1
+
+
+def waiting_step(x, y):
+    """One value waits for two others, of which the second is small."""
+    waits = x @ y
+    for _ in range(6):
+        x = x @ y
+    return waits + x, (x[:2] @ y).sum()
+
+
+def test_small_values_come_first():
+    array = jax.ShapeDtypeStruct((256, 256), "float32")
+    step = traced(waiting_step, array, array)
+    graph = build_graph(step.program, from_rules(step.program), TARGET)
+    sizes = sorted({n for n in graph.in_pool_bytes if n})
+    assert len(sizes) > 1
+    limited = with_near(graph, sizes[-1])
+    schedule = unconstrained(limited, OPTIONS)
+    lives = lifetimes(limited, schedule)
+    spans = far_spans(limited, lives, NearMemory(1.0, 1e9))
+    near = {
+        limited.in_pool_bytes[v.tensor]
+        for v, span in zip(lives.versions, spans, strict=True)
+        if span is None
+    }
+    assert sizes[0] in near
+    assert any(spans)
