@@ -139,6 +139,8 @@ def of_compiled(program: Program, compiled: Any) -> Materialization:
     found = from_compiled(program, module, num_partitions, on_cpu=platforms == {"cpu"})
     if "tpu" in platforms:
         found = dataclasses.replace(found, layouts=layouts_of_results(program, module))
+    else:  # Half of a value's bytes are those of another one there.
+        found = dataclasses.replace(found, rounded=frozenset())
     for platform, in_place in _IN_PLACE.items():
         if platform in platforms:
             return dataclasses.replace(found, in_place=in_place)

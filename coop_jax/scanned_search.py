@@ -20,9 +20,9 @@ from coop_jax.plan import PlanOptions, Schedule, smallest_of
 from coop_jax.scan import Scanned, scan_down, scan_tightest
 
 _MAX_COMPILATIONS = 3
-# Above an eighth of what was planned, an error is not one that others are likely to have.
-_MOST_ERROR = 8
 _CLEARLY_LESS = 0.75
+# Many plans need this part of the room less than expected.
+_LIKELY_LUCK = 20
 
 
 class ScannedSearch:
@@ -32,7 +32,7 @@ class ScannedSearch:
         graphs: the step's graph, in every order of operations that it may be planned in.
         options: of the planner.
         fixed_bytes: arguments and results.
-        compile_plan: compiles a plan, given what it is likely to be missed by in bytes.
+        compile_plan: compiles a plan.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ScannedSearch:
         graphs: Sequence[StepGraph],
         options: PlanOptions,
         fixed_bytes: int,
-        compile_plan: Callable[[StepGraph, Schedule, int], Measured],
+        compile_plan: Callable[[StepGraph, Schedule], Measured],
     ) -> None:
         self._graphs = graphs
         self._options = options
@@ -53,7 +53,6 @@ class ScannedSearch:
         plans = scan_down(self._graphs, self._options, room) if room > 0 else []
         found: Measured | None = None
         tried: set[bytes] = set()
-        errors: list[int] = []
         error = 0  # To be left free for it.
         while len(tried) < _MAX_COMPILATIONS:
             plan = self._next(plans, tried, room, error)
@@ -62,10 +61,9 @@ class ScannedSearch:
             if found is not None and plan.recompute_seconds >= found.recompute_seconds:
                 break
             tried.add(plan.key)
-            measured = self._compile_plan(plan.graph, plan.schedule, _likely(errors))
+            measured = self._compile_plan(plan.graph, plan.schedule)
             over = measured.total_bytes - budget_bytes
             missed_by = measured.total_bytes - measured.candidate.planned_bytes
-            errors.append(self._error(measured))
             if over > 0 or measured.compiled is None:
                 if found is not None:
                     break
@@ -75,8 +73,8 @@ class ScannedSearch:
             gain = found.recompute_seconds / plan.schedule.statistics.compute_seconds
             if -over <= SLACK_WORTH_USING * room or gain <= GAIN_WORTH_TRYING:
                 break
-            # Half of what is left, or all that this one needed less than expected.
-            error = min(over // 2, missed_by)
+            # As much luck as half of what is left, within what is likely.
+            error = max(over // 2, -room // _LIKELY_LUCK)
         return found
 
     def tightest(self, budget_bytes: int) -> Measured:
@@ -84,10 +82,8 @@ class ScannedSearch:
         _, smallest = smallest_of(self._graphs, self._options)
         plans = scan_tightest(self._graphs, self._options, smallest.pool_bytes)
         tried: list[Measured] = []
-        errors: list[int] = []
         for plan in _less_alike(plans)[:_MAX_COMPILATIONS]:
-            measured = self._compile_plan(plan.graph, plan.schedule, _likely(errors))
-            errors.append(self._error(measured))
+            measured = self._compile_plan(plan.graph, plan.schedule)
             tried.append(measured)
             if least(measured) <= (False, budget_bytes):
                 break
@@ -105,16 +101,6 @@ class ScannedSearch:
             return None
         return min(plans, key=lambda plan: plan.likely_bytes, default=None)
 
-    def _error(self, measured: Measured) -> int:
-        """By how much a plan was missed, as far as that says something of others.
-
-        XLA cannot need less than what is alive; for once it may need half as much again,
-        where packing fails or a layout pads.
-        """
-        planned = measured.candidate.planned_bytes
-        most = (planned - self._fixed_bytes) // _MOST_ERROR
-        return min(measured.total_bytes - planned, most)
-
 
 def _less_alike(plans: list[Scanned]) -> list[Scanned]:
     """With the best that recomputes clearly less than the first one in second place.
@@ -125,8 +111,3 @@ def _less_alike(plans: list[Scanned]) -> list[Scanned]:
     most = _CLEARLY_LESS * first.recompute_seconds
     second = [plan for plan in others if plan.recompute_seconds <= most][:1]
     return [first, *second, *(plan for plan in others if plan not in second)]
-
-
-def _likely(errors: Sequence[int]) -> int:
-    """Their mean, were there one more, of nothing: packing is luck as well."""
-    return sum(errors) // (len(errors) + 1)

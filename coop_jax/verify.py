@@ -111,7 +111,7 @@ class BudgetSearch:
             self._with_scratch,
         )
 
-    def _compile_plan(self, graph: StepGraph, schedule: Any, error: int) -> Measured:
+    def _compile_plan(self, graph: StepGraph, schedule: Any, error: int = 0) -> Measured:
         return self._compile(self._candidate(graph, schedule, error))
 
     def _candidate(self, graph: StepGraph, schedule: Any, error: int) -> Candidate:
