@@ -32,9 +32,6 @@ _TIGHTEST = 10
 # values in other places, and so other gaps.
 _PREFERENCES = (None, 0.85)
 _TIGHTEST_PREFERENCES = (None, 0.93, 0.85, 0.75)
-# What runs again does so in an order that XLA chooses: a plan that runs the whole step once
-# more counts as this part larger than it is likely to be.
-_PER_STEP_RECOMPUTED = 0.1
 # So many plans are made lower, the tightest by this part at a time.
 _LOWERED = 4
 _LOWER_BY = 0.1
@@ -141,9 +138,9 @@ def _lower(
 
 
 def _promise(plan: Scanned) -> float:
-    statistics = plan.schedule.statistics
-    again = statistics.recompute_seconds / statistics.compute_seconds
-    return plan.likely_bytes * (1 + _PER_STEP_RECOMPUTED * again)
+    """Bytes times time. Nobody wants the last byte for twice the time; and the more runs
+    again, the less is known of what XLA makes of it: it chooses the order."""
+    return plan.likely_bytes * plan.schedule.statistics.compute_overhead
 
 
 def _plans(

@@ -93,9 +93,8 @@ def test_scans_are_in_order_and_hold_every_plan_once(graph):
     assert len({plan.key for plan in plans}) == len(plans) > 3
     tightest = scan.scan_tightest([graph], OPTIONS, room // 2)
     likely = [plan.likely_bytes for plan in tightest]
-    whole = tightest[0].schedule.statistics.compute_seconds
-    again = [plan.recompute_seconds / whole for plan in tightest]
-    ranks = [size * (1 + 0.1 * part) for size, part in zip(likely, again, strict=True)]
+    times = [plan.schedule.statistics.compute_overhead for plan in tightest]
+    ranks = [size * time for size, time in zip(likely, times, strict=True)]
     assert ranks == sorted(ranks)
     assert likely[0] < min(plan.likely_bytes for plan in plans[:3])
 
