@@ -15,7 +15,7 @@ def stored_value(
     program: Program,
     consumers: dict[Any, list[int]],
     buffer: StoredBuffer,
-    near: list[int],
+    named: list[int],
     fused: set[int],
     num_partitions: int,
 ) -> Any | None:
@@ -23,7 +23,7 @@ def stored_value(
     counts = [n for n in range(1, num_partitions + 1) if num_partitions % n == 0]
     for size in buffer.value_sizes or (buffer.size_bytes,):
         sizes = {size * shards for shards in counts}
-        value = _matching_value(program, consumers, near, fused, sizes)
+        value = _matching_value(program, consumers, named, fused, sizes)
         if value is not None:
             return value
     return None
@@ -32,7 +32,7 @@ def stored_value(
 def _matching_value(
     program: Program,
     consumers: dict[Any, list[int]],
-    near: list[int],
+    named: list[int],
     fused: set[int],
     sizes: set[int],
 ) -> Any | None:
@@ -42,7 +42,7 @@ def _matching_value(
     the equations it fused, not always of the last one, so then every equation inside
     the fusion, preferring one whose result is read outside it, and the latest of these.
     """
-    inside = fused | set(near)
+    inside = fused | set(named)
 
     def sized(index: int) -> list[Any]:
         if index >= len(program.eqns):
@@ -52,7 +52,7 @@ def _matching_value(
     def read_outside(var: Any) -> bool:
         return any(i not in inside for i in consumers[var])
 
-    for index in near:
+    for index in named:
         for var in sized(index):
             if read_outside(var) or not fused:
                 return var

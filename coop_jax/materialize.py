@@ -188,8 +188,8 @@ def from_compiled(
         if buffer.instruction in standing:
             standing_bytes += buffer.size_bytes
             continue
-        near, fused, is_constant = _equations_at(module, inside, buffer)
-        value = stored_value(program, consumers, buffer, near, fused, num_partitions)
+        named, fused, is_constant = _equations_at(module, inside, buffer)
+        value = stored_value(program, consumers, buffer, named, fused, num_partitions)
         while value in sums:
             value = sums[value][0]
         at = when.get(buffer.instruction)
@@ -204,10 +204,10 @@ def from_compiled(
             near_bytes[value] = max(near_bytes[value], buffer.near_bytes)
             is_half = is_rounded(value, buffer.value_sizes)
             rounded[value] = is_half and rounded.get(value, True)
-        elif near:
-            workspace[near[0]] = max(workspace[near[0]], buffer.size_bytes)
+        elif named:
+            workspace[named[0]] = max(workspace[named[0]], buffer.size_bytes)
             if at is not None:
-                started[near[0]] = min(started.get(near[0], at), at)
+                started[named[0]] = min(started.get(named[0], at), at)
         elif not is_constant:
             unnamed.append(buffer)
         else:
@@ -235,8 +235,8 @@ def from_compiled(
         equation = _equation_of(instruction)
         if scratch and equation is not None:
             workspace[equation] += scratch
-    fusions = _fused_equations(module, inside)
     halves = [v for v, is_half in rounded.items() if is_half]
+    fusions = _fused_equations(module, inside) if halves else []
     near_only = {v: n for v, n in near_bytes.items() if n and not stored[v]}
     return Materialization(
         stored | near_only,

@@ -27,8 +27,8 @@ class Target:
         bytes_per_second: main memory bandwidth.
         alignment_bytes: alignment of XLA's buffers.
         memory_bytes: the device's main memory as XLA sees it, None if not known.
-        near_bytes: of the memory on the chip what XLA:TPU moves values to by itself.
         device_kind: what is peculiar to JAX's `device_kind`, in lower case.
+        near_bytes: of the memory on the chip what XLA:TPU moves values to by itself.
     """
 
     name: str

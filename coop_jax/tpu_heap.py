@@ -59,12 +59,13 @@ def expected_heap(graph: StepGraph, schedule: Schedule) -> ExpectedHeap:
     as_planned, peaks = [], []
     for near in _GUESSES:
         first, last, size = _blocks(graph, schedule, lives, near)
+        alive = _most_alive(first, last, size)
         as_planned.append(packed(first, last, size))
         for _ in range(_SHAKEN):
             begin = first + random.integers(-_SHAKEN_BY, _SHAKEN_BY + 1, len(size))
             end = np.maximum(begin, last + random.integers(0, _SHAKEN_BY + 1, len(size)))
             order = random.permutation(len(size))
-            peaks.append(packed(begin[order], end[order], size[order]))
+            peaks.append(max(alive, packed(begin[order], end[order], size[order])))
     peaks += as_planned
     expected = (np.median(as_planned) + np.quantile(peaks, _LEAST)) / 2
     return ExpectedHeap(int(expected), int(np.std(peaks)) // 2)
@@ -76,7 +77,10 @@ def bytes_alive(graph: StepGraph, schedule: Schedule) -> int:
     XLA needs hardly more for a step as written: up to the peak, where the forward pass
     ends, it frees little, and so leaves no gaps.
     """
-    first, last, size = blocks_in_main_memory(graph, schedule)
+    return _most_alive(*blocks_in_main_memory(graph, schedule))
+
+
+def _most_alive(first: np.ndarray, last: np.ndarray, size: np.ndarray) -> int:
     change = np.zeros(max(last, default=0) + 2, np.int64)
     np.add.at(change, first, size)
     np.add.at(change, last + 1, -size)

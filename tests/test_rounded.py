@@ -25,7 +25,7 @@ from coop_jax.targets import TPU_ALIGNMENT, named
 
 
 def products_step(weights, x):
-    """Products of whole numbers; the exponents of their sum would notice a rounding."""
+    """Products, clipped: all that small whole numbers make here are such numbers."""
 
     def loss(weights):
         hidden = x

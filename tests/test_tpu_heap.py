@@ -45,11 +45,10 @@ def test_the_blocks_are_those_of_the_schedule(graph, part):
     assert alive == schedule.statistics.max_live_bytes
 
 
-def test_an_expected_heap_is_hardly_less_than_what_is_alive(graph):
-    """An operation later, one of two may have ended."""
+def test_an_expected_heap_is_at_least_what_is_alive(graph):
     schedule = unconstrained(graph, OPTIONS)
     expected = tpu_heap.expected_heap(graph, schedule)
-    assert expected.bytes >= 0.95 * schedule.statistics.max_live_bytes
+    assert expected.bytes >= schedule.statistics.max_live_bytes
     assert expected == tpu_heap.expected_heap(graph, schedule)
 
 
@@ -73,8 +72,9 @@ def test_what_one_fusion_makes_begins_together(graph):
     apart = dataclasses.replace(graph, made_at=(-1,) * len(graph.operations))
     first, last, _ = tpu_heap.blocks_in_main_memory(apart, schedule)
     lives = lifetimes(apart, schedule)
-    assert set(first) <= {v.first for v in lives.versions} | set(range(len(first)))
-    assert last.max() > 0
+    with_scratch = np.flatnonzero(lives.workspace_bytes)
+    assert set(first) <= {v.first for v in lives.versions} | set(with_scratch)
+    assert last.max() == max(v.last for v in lives.versions)
 
 
 def test_a_step_that_stores_nothing_needs_nothing():

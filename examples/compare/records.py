@@ -162,7 +162,7 @@ def _prediction(folder: pathlib.Path, networks: list[str]) -> list[str]:
 
 def provenance() -> str:
     """The command, the versions and the kind of machine."""
-    command = shlex.join(["python", "examples/compare/reproduce.py", *sys.argv[1:]])
+    command = shlex.join(["python", "examples/compare/reproduce.py", *_repeated()])
     versions = ", ".join(
         f"{package} {importlib.metadata.version(package)}" for package in _PACKAGES
     )
@@ -172,6 +172,15 @@ def provenance() -> str:
         [driver, *_] = device.client.platform_version.splitlines()
         machine = f"{device.device_kind}, {driver}; {machine}"
     return f"`{command}`; Python {platform.python_version()}, {versions}; {machine}."
+
+
+def _repeated() -> list[str]:
+    """The script's arguments, but for where its rows went."""
+    arguments = sys.argv[1:]
+    if "--results" in arguments:
+        at = arguments.index("--results")
+        del arguments[at : at + 2]
+    return arguments
 
 
 def _parsed(fields: dict[str, str]) -> Row:
