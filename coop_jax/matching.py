@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from coop_jax import _compat
-from coop_jax.costs import aval_bytes
+from coop_jax.costs import aval_bytes, is_view
 from coop_jax.program import Program, writes
 from coop_jax.xla_schedule import StoredBuffer
 
@@ -49,8 +49,20 @@ def _matching_value(
             return []
         return [v for v in writes(program.eqns[index]) if aval_bytes(v.aval) in sizes]
 
+    results = {v for v in program.outvars if not isinstance(v, _compat.Literal)}
+
     def read_outside(var: Any) -> bool:
-        return any(i not in inside for i in consumers[var])
+        """A copy or a view may have left no name behind: who reads what it makes?"""
+        if var in results:
+            return True
+        return any(
+            i not in inside
+            and (
+                not _may_vanish(program.eqns[i])
+                or any(map(read_outside, writes(program.eqns[i])))
+            )
+            for i in consumers[var]
+        )
 
     for index in named:
         for var in sized(index):
@@ -60,6 +72,10 @@ def _matching_value(
     if not ranked:
         return None
     return max(ranked, key=lambda entry: entry[:2])[2]
+
+
+def _may_vanish(eqn: Any) -> bool:
+    return eqn.primitive.name == "copy" or is_view(eqn)
 
 
 def consumers_of(program: Program) -> dict[Any, list[int]]:

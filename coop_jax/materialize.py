@@ -27,7 +27,7 @@ from coop_jax.layouts import Order, layouts_of_results
 from coop_jax.matching import consumers_of, stored_value
 from coop_jax.pool_gradient import pool_gradient_p, scratch_bytes
 from coop_jax.program import Program, writes
-from coop_jax.rounded import is_rounded, read_rounded
+from coop_jax.rounded import Rounded, is_rounded, read_rounded
 from coop_jax.unnamed import readers_of_unnamed, standing_buffers
 from coop_jax.xla_proto import StoredModule, read_stored_module
 from coop_jax.xla_schedule import StoredBuffer
@@ -79,7 +79,7 @@ class Materialization:
     early_bytes: dict[int, int] = dataclasses.field(default_factory=dict)
     standing_bytes: int = 0
     layouts: dict[Any, Order] = dataclasses.field(default_factory=dict)
-    rounded: frozenset[Any] = frozenset()
+    rounded: Rounded = dataclasses.field(default_factory=dict)
 
     def bytes_of(self, var: Any) -> int:
         """Bytes of a value on one device: XLA's, or those of its type.
@@ -140,7 +140,7 @@ def of_compiled(program: Program, compiled: Any) -> Materialization:
     if "tpu" in platforms:
         found = dataclasses.replace(found, layouts=layouts_of_results(program, module))
     else:  # Half of a value's bytes are those of another one there.
-        found = dataclasses.replace(found, rounded=frozenset())
+        found = dataclasses.replace(found, rounded={})
     for platform, in_place in _IN_PLACE.items():
         if platform in platforms:
             return dataclasses.replace(found, in_place=in_place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +25,7 @@ from coop_jax.plan import PlanOptions, needed_bytes, planner_options, unconstrai
 from coop_jax.program import Program
 from coop_jax.realize import ArenaPlacement, XlaPlacement
 from coop_jax.report import Plan, planned_plan, unmodified_plan
+from coop_jax.rounded import Rounded
 from coop_jax.targets import Target, target_of
 from coop_jax.traced_step import TracedStep
 from coop_jax.verify import BudgetSearch
@@ -47,7 +48,7 @@ class Placing:
         self,
         traced: TracedStep,
         layouts: Mapping[Any, Order] = MappingProxyType({}),
-        rounded: Collection[Any] = (),
+        rounded: Rounded = MappingProxyType({}),
     ) -> XlaPlacement:
         """The placement for a step, which an arena can only have on one device."""
         device = traced.device()

@@ -7,7 +7,7 @@ XLA lays all tensors out itself, or exchanges with an arena.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -21,6 +21,7 @@ from coop_jax.plan import PlanOptions, Schedule
 from coop_jax.program import Program
 from coop_jax.random_bits import kept_in_halves
 from coop_jax.rewrite import rewrite
+from coop_jax.rounded import Rounded
 from coop_jax.segments import Segment, cut
 from coop_jax.targets import Target
 from coop_jax.tpu_heap import expected_heap
@@ -57,7 +58,7 @@ class XlaPlacement:
         program: Program,
         platform: str,
         layouts: Mapping[Any, Order] = MappingProxyType({}),
-        rounded: Collection[Any] = (),
+        rounded: Rounded = MappingProxyType({}),
     ) -> None:
         self._fence_free_inputs = input_copies_are_free(platform)
         self.packs_by_time = platform == "tpu"
@@ -74,8 +75,16 @@ class XlaPlacement:
             return expected_heap(graph, schedule).bytes
         return plan.expected_bytes(graph, schedule, options)
 
-    def realize(self, graph: StepGraph, schedule: Schedule) -> Realization:
-        segments = cut(graph, schedule, fence_free_inputs=self._fence_free_inputs)
+    def realize(
+        self, graph: StepGraph, schedule: Schedule, *, is_guarded: bool = True
+    ) -> Realization:
+        """The program of a schedule; see `segments.cut` for `is_guarded`."""
+        segments = cut(
+            graph,
+            schedule,
+            fence_free_inputs=self._fence_free_inputs,
+            is_guarded=is_guarded,
+        )
         program = rewrite(
             graph,
             segments,
@@ -115,7 +124,9 @@ class ArenaPlacement(XlaPlacement):
         _, arena = self._planned(graph, schedule)
         return arena.arena_bytes + arena.outside_bytes
 
-    def realize(self, graph: StepGraph, schedule: Schedule) -> Realization:
+    def realize(
+        self, graph: StepGraph, schedule: Schedule, *, is_guarded: bool = True
+    ) -> Realization:
         segments, arena = self._planned(graph, schedule)
         program = rewrite(
             graph,

@@ -23,12 +23,13 @@ from coop_jax.exchange import (
     exchange_equation,
 )
 from coop_jax.graph import StepGraph
+from coop_jax.kept_rounded import kept_rounded, rounding_equation, widening_equation
 from coop_jax.layouts import Order
 from coop_jax.merge import literal_key
 from coop_jax.placement import fence_equation
 from coop_jax.program import Program, reads
 from coop_jax.readers import Readers
-from coop_jax.rounded import rounding_equation, widening_equation
+from coop_jax.rounded import Rounded
 from coop_jax.segments import Execution, Segment
 
 RECOMPUTE_SCOPE = "recompute"
@@ -41,7 +42,7 @@ def rewrite(
     shared_zeros: Collection[int] = (),
     halved_bits: Collection[int] = (),
     layouts: Mapping[Any, Order] = MappingProxyType({}),
-    rounded: Collection[Any] = (),
+    rounded: Rounded = MappingProxyType({}),
     arena: ArenaPlan | None = None,
     books: int | None = None,
 ) -> Program:
@@ -60,7 +61,8 @@ def rewrite(
         halved_bits: equations whose result passes a fence of its own, from
             `random_bits.kept_in_halves`.
         layouts: of the results, by variable, where fences have to keep them.
-        rounded: values that are kept in half precision from one segment to the next.
+        rounded: values that are kept in half precision from one segment to the next,
+            where nobody reads them whole there.
         arena: what waits in the arena: then the boundaries are exchanges, and the first
             equation makes the arena.
         books: where checked exchanges keep their books; None: they are not checked.
@@ -69,7 +71,8 @@ def rewrite(
     if arena is not None and arena.stays:
         writer = _ArenaWriter(graph, zeros, halves, arena, books)
     else:
-        writer = _Writer(graph, zeros, halves, layouts, rounded)
+        kept = kept_rounded(graph, segments, rounded)
+        writer = _Writer(graph, zeros, halves, layouts, kept)
     for number, segment in enumerate(segments):
         writer.fence(segment, number)
         for execution in segment.executions:
@@ -91,11 +94,12 @@ class _Writer:
         shared_zeros: frozenset[int],
         halved_bits: frozenset[int],
         layouts: Mapping[Any, Order],
-        rounded: Collection[Any],
+        kept_rounded: frozenset[tuple[int, int]],
     ) -> None:
         self.graph = graph
         self._layouts = layouts
-        self._rounded = frozenset(graph.index_of[v] for v in rounded if v in graph.index_of)
+        self._kept_rounded = kept_rounded
+        self._rounded: set[int] = set()  # Tensors whose present version is.
         self.eqns: list[Any] = []
         self.version = dict(enumerate(graph.tensors[: graph.num_inputs]))
         self._shared_zeros = shared_zeros
@@ -193,8 +197,10 @@ class _Writer:
 
     def _kept(self, tensor: int, made: Any) -> Any:
         """What is kept of a value beyond its segment; this one reads it whole."""
-        if tensor not in self._rounded:
+        if (self._num_executed, tensor) not in self._kept_rounded:
+            self._rounded.discard(tensor)
             return made
+        self._rounded.add(tensor)
         self._whole[tensor] = made
         self.eqns.append(rounding_equation(made, self.eqns[-1]))
         return self.eqns[-1].outvars[0]
@@ -219,7 +225,8 @@ class _ArenaWriter(_Writer):
         arena: ArenaPlan,
         books: int | None,
     ) -> None:
-        super().__init__(graph, shared_zeros, halved_bits, {}, ())  # No arena on a TPU.
+        # No arena on a TPU.
+        super().__init__(graph, shared_zeros, halved_bits, {}, frozenset())
         self._plan = arena
         self._books = books
         self._arena = _compat.new_var(arena_aval(arena.arena_bytes))

@@ -4,6 +4,10 @@ A TPU multiplies matrices in bfloat16 unless told otherwise. So what only produc
 XLA:TPU rounds where it is made and keeps in half the bytes. It does not see through a
 fence: a value that passes one is kept whole. So what is kept rounded in the step as written
 passes fences rounded, and the numbers are those of the step as written.
+
+What is fused with the equation that makes a value reads it before it is rounded: a batch
+normalization's mean, next to the convolution; a bias's gradient, next to that of an
+activation. Where such a reader runs behind a fence, the value passes it whole.
 """
 
 from __future__ import annotations
@@ -19,7 +23,10 @@ from coop_jax import _compat
 from coop_jax.costs import aval_bytes, is_view
 from coop_jax.program import Program, writes
 
-_WHOLE, _HALF = np.dtype(np.float32), np.dtype(jnp.bfloat16)
+Rounded = Mapping[Any, frozenset[int]]
+"""Values that are kept rounded, each with the equations that read it unrounded."""
+
+WHOLE, HALF = np.dtype(np.float32), np.dtype(jnp.bfloat16)
 _PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
 
 
@@ -30,7 +37,7 @@ def is_rounded(value: Any, value_sizes: Sequence[int]) -> bool:
         value_sizes: of the buffer (`xla_schedule.StoredBuffer`).
     """
     return (
-        getattr(value.aval, "dtype", None) == _WHOLE
+        getattr(value.aval, "dtype", None) == WHOLE
         and len(value_sizes) > 1
         and aval_bytes(value.aval) == value_sizes[1]
     )
@@ -41,22 +48,18 @@ def read_rounded(
     values: Iterable[Any],
     consumers: Mapping[Any, Sequence[int]],
     fusions: Iterable[Collection[int]],
-) -> frozenset[Any]:
-    """Those of the values that nothing but products reads unrounded.
-
-    What is fused with the equation that makes a value reads it before it is rounded: a
-    batch normalization's mean, next to the convolution.
+) -> Rounded:
+    """Which of the values may be kept rounded, and who reads them unrounded.
 
     Arguments:
         values: that are stored rounded.
         consumers: equations by the value that they read.
         fusions: equations that each of XLA's fusions runs.
     """
-    waiting = set(values).difference(
-        v for v in program.outvars if not isinstance(v, _compat.Literal)
-    )
+    results = {v for v in program.outvars if not isinstance(v, _compat.Literal)}
+    whole: dict[Any, set[int]] = {v: set() for v in values if v not in results}
     made_by = {v: i for i, eqn in enumerate(program.eqns) for v in writes(eqn)}
-    made = {made_by[v]: v for v in waiting if v in made_by}
+    made = {made_by[v]: v for v in whole if v in made_by}
 
     def rounds(reader: int, fusion: Collection[int]) -> bool:
         eqn = program.eqns[reader]
@@ -66,9 +69,9 @@ def read_rounded(
 
     for fusion in fusions:
         for index in made.keys() & set(fusion):
-            if not all(rounds(i, fusion) for i in consumers[made[index]]):
-                waiting.discard(made[index])
-    return frozenset(waiting)
+            value = made[index]
+            whole[value].update(i for i in consumers[value] if not rounds(i, fusion))
+    return {value: frozenset(readers) for value, readers in whole.items()}
 
 
 def _rounds(eqn: Any) -> bool:
@@ -77,13 +80,3 @@ def _rounds(eqn: Any) -> bool:
     each = asked if isinstance(asked, tuple) else (asked,)
     is_default = all(one in (None, jax.lax.Precision.DEFAULT) for one in each)
     return eqn.primitive.name in _PRODUCTS and is_default
-
-
-def rounding_equation(value: Any, like: Any) -> Any:
-    """The equation that rounds a value, standing where `like` does."""
-    return _compat.convert_equation(value, _HALF, like)
-
-
-def widening_equation(value: Any, like: Any) -> Any:
-    """The equation that makes a rounded value of its own type again."""
-    return _compat.convert_equation(value, _WHOLE, like)

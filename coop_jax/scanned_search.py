@@ -16,10 +16,13 @@ from coop_jax.candidates import (
     least,
 )
 from coop_jax.graph import StepGraph
-from coop_jax.plan import PlanOptions, Schedule, smallest_of
+from coop_jax.plan import PlanOptions, smallest_of
 from coop_jax.scan import Scanned, scan_down, scan_tightest
 
 _MAX_COMPILATIONS = 3
+# A plan is compiled with guards as well if it needs this part of the room more than
+# expected without.
+_OUT_OF_HAND = 20
 _CLEARLY_LESS = 0.75
 # Many plans need this part of the room less than expected.
 _LIKELY_LUCK = 20
@@ -32,7 +35,7 @@ class ScannedSearch:
         graphs: the step's graph, in every order of operations that it may be planned in.
         options: of the planner.
         fixed_bytes: arguments and results.
-        compile_plan: compiles a plan.
+        compile_plan: compiles a plan, with guards if told so (`segments.cut`).
     """
 
     def __init__(
@@ -40,7 +43,7 @@ class ScannedSearch:
         graphs: Sequence[StepGraph],
         options: PlanOptions,
         fixed_bytes: int,
-        compile_plan: Callable[[StepGraph, Schedule], Measured],
+        compile_plan: Callable[..., Measured],
     ) -> None:
         self._graphs = graphs
         self._options = options
@@ -54,14 +57,17 @@ class ScannedSearch:
         found: Measured | None = None
         tried: set[bytes] = set()
         error = 0  # To be left free for it.
-        while len(tried) < _MAX_COMPILATIONS:
+        num_left = _MAX_COMPILATIONS
+        while num_left > 0:
             plan = self._next(plans, tried, room, error)
             if plan is None:
                 break
             if found is not None and plan.recompute_seconds >= found.recompute_seconds:
                 break
             tried.add(plan.key)
-            measured = self._compile_plan(plan.graph, plan.schedule)
+            compiled = self._compile(plan, budget_bytes, num_left)
+            num_left -= len(compiled)
+            measured = min(compiled, key=least)
             over = measured.total_bytes - budget_bytes
             missed_by = measured.total_bytes - measured.candidate.planned_bytes
             if over > 0 or measured.compiled is None:
@@ -82,12 +88,27 @@ class ScannedSearch:
         _, smallest = smallest_of(self._graphs, self._options)
         plans = scan_tightest(self._graphs, self._options, smallest.pool_bytes)
         tried: list[Measured] = []
-        for plan in _less_alike(plans)[:_MAX_COMPILATIONS]:
-            measured = self._compile_plan(plan.graph, plan.schedule)
-            tried.append(measured)
-            if least(measured) <= (False, budget_bytes):
+        for plan in _less_alike(plans):
+            tried += self._compile(plan, budget_bytes, _MAX_COMPILATIONS - len(tried))
+            fits = least(tried[-1]) <= (False, budget_bytes)
+            if fits or len(tried) == _MAX_COMPILATIONS:
                 break
         return min(tried, key=least)
+
+    def _compile(self, plan: Scanned, budget_bytes: int, num_left: int) -> list[Measured]:
+        """A plan without guards and, if XLA's own order gets out of hand, with them.
+
+        Without, a plan mostly needs less: XLA orders what stands between two fences so
+        that little is alive. But it may also free something large very late.
+        """
+        free = self._compile_plan(plan.graph, plan.schedule, is_guarded=False)
+        missed_by = free.total_bytes - free.candidate.planned_bytes
+        room = free.candidate.planned_bytes - self._fixed_bytes
+        fits = least(free) <= (False, budget_bytes)
+        if fits or num_left == 1 or missed_by <= room // _OUT_OF_HAND:
+            return [free]
+        guarded = self._compile_plan(plan.graph, plan.schedule, is_guarded=True)
+        return [free, guarded]
 
     def _next(
         self, plans: list[Scanned], tried: set[bytes], room: int, error: int

@@ -43,6 +43,7 @@ def cut(
     schedule: Schedule,
     *,
     fence_free_inputs: bool,
+    is_guarded: bool = True,
     also_before: Collection[int] = (),
 ) -> list[Segment]:
     """Cut a schedule into segments.
@@ -50,11 +51,13 @@ def cut(
     Arguments:
         fence_free_inputs: passing an input that is not donated through a fence costs
             nothing on this platform: there is no aliased call that must copy it.
+        is_guarded: fences stand for memory's sake as well, where they cost little.
         also_before: numbers of executions that more segments begin with.
     """
     # Where fences are calls, XLA fuses little across operations, and more of them need
     # more memory than they save: a small step at 70 % of its need no longer fitted.
-    risky = _risky(graph, schedule) if fence_free_inputs else set()
+    needs_guards = is_guarded and fence_free_inputs
+    risky = _risky(graph, schedule) if needs_guards else set()
     groups = _groups(graph, _executions(graph, schedule), risky.union(also_before))
     fenced = _operands(graph, groups, fence_free_inputs)
     return [Segment(tuple(g), f) for g, f in zip(groups, fenced, strict=True)]

@@ -55,7 +55,7 @@ class BudgetSearch:
         self._placement = placement
         self._compile_program = compile_program
         self._log = log
-        self._compiled: dict[bytes, Measured] = {}
+        self._compiled: dict[tuple[bytes, bool], Measured] = {}
 
     @property
     def num_compilations(self) -> int:
@@ -111,15 +111,23 @@ class BudgetSearch:
             self._with_scratch,
         )
 
-    def _compile_plan(self, graph: StepGraph, schedule: Any, error: int = 0) -> Measured:
-        return self._compile(self._candidate(graph, schedule, error))
+    def _compile_plan(
+        self, graph: StepGraph, schedule: Any, error: int = 0, *, is_guarded: bool = True
+    ) -> Measured:
+        key = key_of(graph, schedule), is_guarded
+        if key not in self._compiled:
+            candidate = self._candidate(graph, schedule, error, is_guarded=is_guarded)
+            self._compiled[key] = self._compile(candidate)
+        return self._compiled[key]
 
-    def _candidate(self, graph: StepGraph, schedule: Any, error: int) -> Candidate:
+    def _candidate(
+        self, graph: StepGraph, schedule: Any, error: int, *, is_guarded: bool = True
+    ) -> Candidate:
         planned_bytes = self._fixed_bytes + self._expected_bytes(graph, schedule)
         return Candidate(
             graph=graph,
             schedule=schedule,
-            realized=self._placement.realize(graph, schedule),
+            realized=self._placement.realize(graph, schedule, is_guarded=is_guarded),
             planned_bytes=planned_bytes,
             predicted_bytes=planned_bytes + error,
         )
@@ -128,17 +136,14 @@ class BudgetSearch:
         return self._placement.expected_bytes(graph, schedule, self._options)
 
     def _compile(self, candidate: Candidate) -> Measured:
-        key = key_of(candidate.graph, candidate.schedule)
-        if key not in self._compiled:
-            compiled, total_bytes = compile_measured(
-                lambda: self._compile_program(candidate.realized.program)
-            )
-            measured = Measured(candidate, compiled, total_bytes)
-            self._compiled[key] = measured
-            self._log(
-                f"compilation {self.num_compilations}: predicted "
-                f"{format_bytes(candidate.predicted_bytes)}, XLA says "
-                f"{format_bytes(measured.total_bytes)}, recomputes "
-                f"{measured.recompute_seconds:.2e} s"
-            )
-        return self._compiled[key]
+        compiled, total_bytes = compile_measured(
+            lambda: self._compile_program(candidate.realized.program)
+        )
+        measured = Measured(candidate, compiled, total_bytes)
+        self._log(
+            f"compilation {self.num_compilations + 1}: predicted "
+            f"{format_bytes(candidate.predicted_bytes)}, XLA says "
+            f"{format_bytes(measured.total_bytes)}, recomputes "
+            f"{measured.recompute_seconds:.2e} s"
+        )
+        return measured
