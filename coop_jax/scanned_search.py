@@ -49,6 +49,7 @@ class ScannedSearch:
         self._options = options
         self._fixed_bytes = fixed_bytes
         self._compile_plan = compile_plan
+        self._is_guarded = False  # Plans from here on.
 
     def best(self, budget_bytes: int) -> Measured | None:
         """The plan that recomputes least of those found to keep a budget."""
@@ -99,16 +100,20 @@ class ScannedSearch:
         """A plan without guards and, if XLA's own order gets out of hand, with them.
 
         Without, a plan mostly needs less: XLA orders what stands between two fences so
-        that little is alive. But it may also free something large very late.
+        that little is alive. Where it does not, it does not for other plans either.
         """
-        free = self._compile_plan(plan.graph, plan.schedule, is_guarded=False)
-        missed_by = free.total_bytes - free.candidate.planned_bytes
-        room = free.candidate.planned_bytes - self._fixed_bytes
-        fits = least(free) <= (False, budget_bytes)
-        if fits or num_left == 1 or missed_by <= room // _OUT_OF_HAND:
-            return [free]
+        measured = self._compile_plan(
+            plan.graph, plan.schedule, is_guarded=self._is_guarded
+        )
+        planned_bytes = measured.candidate.planned_bytes
+        missed_by = measured.total_bytes - planned_bytes
+        is_in_hand = missed_by <= (planned_bytes - self._fixed_bytes) // _OUT_OF_HAND
+        fits = least(measured) <= (False, budget_bytes)
+        if fits or is_in_hand or self._is_guarded or num_left == 1:
+            return [measured]
         guarded = self._compile_plan(plan.graph, plan.schedule, is_guarded=True)
-        return [free, guarded]
+        self._is_guarded = least(guarded) < least(measured)
+        return [measured, guarded]
 
     def _next(
         self, plans: list[Scanned], tried: set[bytes], room: int, error: int
