@@ -54,6 +54,11 @@ def is_view(eqn: Any) -> bool:
     return eqn.primitive.name in VIEWS
 
 
+def may_vanish(eqn: Any) -> bool:
+    """Does XLA leave nothing of it, not even the name, where it does not have to?"""
+    return is_view(eqn) or eqn.primitive.name == "copy"
+
+
 def is_elementwise(eqn: Any) -> bool:
     return eqn.primitive.name in ELEMENTWISE
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from coop_jax import _compat
-from coop_jax.costs import aval_bytes, is_view
+from coop_jax.costs import aval_bytes, may_vanish
 from coop_jax.program import Program, writes
 from coop_jax.xla_schedule import StoredBuffer
 
@@ -58,7 +58,7 @@ def _matching_value(
         return any(
             i not in inside
             and (
-                not _may_vanish(program.eqns[i])
+                not may_vanish(program.eqns[i])
                 or any(map(read_outside, writes(program.eqns[i])))
             )
             for i in consumers[var]
@@ -72,10 +72,6 @@ def _matching_value(
     if not ranked:
         return None
     return max(ranked, key=lambda entry: entry[:2])[2]
-
-
-def _may_vanish(eqn: Any) -> bool:
-    return eqn.primitive.name == "copy" or is_view(eqn)
 
 
 def consumers_of(program: Program) -> dict[Any, list[int]]:

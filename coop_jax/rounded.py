@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coop_jax import _compat
-from coop_jax.costs import aval_bytes, is_view
+from coop_jax.costs import aval_bytes, may_vanish
 from coop_jax.program import Program, writes
 
 Rounded = Mapping[Any, frozenset[int]]
@@ -63,7 +63,7 @@ def read_rounded(
 
     def rounds(reader: int, fusion: Collection[int]) -> bool:
         eqn = program.eqns[reader]
-        if not is_view(eqn):
+        if not may_vanish(eqn):
             return reader not in fusion or _rounds(eqn)
         return all(rounds(i, fusion) for v in writes(eqn) for i in consumers[v])
 

@@ -99,27 +99,35 @@ def test_scans_are_in_order_and_hold_every_plan_once(graph):
     assert likely[0] < min(plan.likely_bytes for plan in plans[:3])
 
 
-def scanned_search(made):
-    """With XLA's compilations for the machine's own processor."""
+def scanned_search(made, missed_by=None):
+    """With XLA's compilations for the machine's own processor.
+
+    Arguments:
+        missed_by: bytes by whether there are guards, in place of XLA's figure.
+    """
     step, graph, figures = made
     placement = XlaPlacement(step.program, "cpu")
-    compiled = []
+    compiled, guarded = [], []
 
-    def compile_plan(graph, schedule):
-        realized = placement.realize(graph, schedule)
+    def compile_plan(graph, schedule, *, is_guarded):
+        realized = placement.realize(graph, schedule, is_guarded=is_guarded)
         planned = figures.fixed_bytes + tpu_heap.expected_heap(graph, schedule).bytes
         candidate = Candidate(graph, schedule, realized, planned, planned)
         executable, total = compile_measured(lambda: step.compile(realized.program))
+        if missed_by is not None:
+            total = planned + missed_by[is_guarded]
+        guarded.append(is_guarded)
         compiled.append(Measured(candidate, executable, total))
         return compiled[-1]
 
-    return ScannedSearch([graph], OPTIONS, figures.fixed_bytes, compile_plan), compiled
+    search = ScannedSearch([graph], OPTIONS, figures.fixed_bytes, compile_plan)
+    return search, compiled, guarded
 
 
 @pytest.mark.parametrize("percent", [90, 75, 60])
 def test_the_best_of_a_scan_keeps_the_budget(made, percent):
     budget = made[2].total_bytes * percent // 100
-    search, compiled = scanned_search(made)
+    search, compiled, _ = scanned_search(made)
     found = search.best(budget)
     assert found in compiled
     assert found.total_bytes <= budget
@@ -141,21 +149,39 @@ def test_the_second_of_the_tightest_recomputes_clearly_less():
 
 
 def test_a_scan_without_room_finds_nothing(made):
-    search, compiled = scanned_search(made)
+    search, compiled, _ = scanned_search(made)
     assert search.best(made[2].fixed_bytes) is None
     assert not compiled
 
 
 def test_the_tightest_of_a_scan(made):
-    search, compiled = scanned_search(made)
+    search, compiled, _ = scanned_search(made)
     found = search.tightest(0)
     assert found.total_bytes == min(m.total_bytes for m in compiled)
     assert 1 < len(compiled) <= 3
     for measured in compiled:  # What one needs says little of another.
         assert measured.candidate.predicted_bytes == measured.candidate.planned_bytes
-    search, compiled = scanned_search(made)
+    search, compiled, _ = scanned_search(made)
     assert search.tightest(made[2].total_bytes) is compiled[0]
     assert len(compiled) == 1
+
+
+@pytest.mark.parametrize(
+    ("missed_by", "tries"),
+    [
+        ((1000, 0), [False, False, False]),  # Nothing gets out of hand.
+        ((1 << 20, 0), [False, True, True]),  # It does, and guards help.
+        ((1 << 20, 2 << 20), [False, True, False]),  # They do not.
+    ],
+)
+def test_guards_are_tried_where_a_plan_gets_out_of_hand(made, missed_by, tries):
+    search, compiled, guarded = scanned_search(made, missed_by)
+    found = search.tightest(0)
+    assert guarded == tries
+    assert found.total_bytes == min(m.total_bytes for m in compiled)
+    plans = [m.candidate.schedule for m in compiled]
+    assert (plans[0] is plans[1]) == (tries[1] is True)
+    assert plans[2] is not plans[0]
 
 
 def test_only_tpus_are_searched_so(made):

@@ -48,8 +48,8 @@ def test_what_is_expected_to_miss_is_not_compiled(made, percent):
     found, lines = search(made, options=planner_options("search", 64))
     candidate_of = found._candidate
 
-    def candidate(graph, schedule, error):
-        compiled.append(candidate_of(graph, schedule, error))
+    def candidate(*plan, **options):
+        compiled.append(candidate_of(*plan, **options))
         return compiled[-1]
 
     found._candidate = candidate
