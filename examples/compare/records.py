@@ -12,8 +12,10 @@ import shlex
 import statistics
 import sys
 import typing
+from collections.abc import Mapping
 
 import jax
+from scipy.stats import spearmanr
 
 from coop_jax import Comparison, Row
 
@@ -118,6 +120,7 @@ def write_summary(folder: pathlib.Path, networks: list[str]) -> pathlib.Path:
         "their bytes and at most their modelled time.",
         "",
         *_prediction(folder, networks),
+        *_time_model(comparisons),
     ]
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "README.md"
@@ -157,6 +160,28 @@ def _prediction(folder: pathlib.Path, networks: list[str]) -> list[str]:
         f"{statistics.median(errors):.1%}, worst {max(errors):.1%}. Compilations of a "
         "planned step, the smallest budget's included: median "
         f"{statistics.median(compilations):g}, at most {max(compilations)}."
+    ]
+
+
+def _time_model(comparisons: Mapping[str, Comparison]) -> list[str]:
+    """How well modelled times rank the measured ones of a network's rows."""
+    correlations = {}
+    for network, comparison in comparisons.items():
+        times = [
+            (row.modelled_seconds, row.measured_ratio)
+            for row in comparison.rows
+            if row.modelled_seconds is not None and row.measured_ratio is not None
+        ]
+        if len(times) > 2:
+            correlations[network] = float(spearmanr(*zip(*times, strict=True)).statistic)
+    if not correlations:
+        return []
+    of_least = min(correlations, key=correlations.__getitem__)
+    return [
+        "",
+        "Modelled against measured times of a network's rows, Spearman's rank correlation: "
+        f"median {statistics.median(correlations.values()):.2f}, least "
+        f"{correlations[of_least]:.2f} ({of_least}).",
     ]
 
 
