@@ -22,7 +22,7 @@ from coop_jax.scan import Scanned, scan_down, scan_tightest
 _MAX_COMPILATIONS = 3
 # A plan that needs this part of its pool more than expected is compiled without guards
 # as well.
-_OUT_OF_HAND = 20
+_OUT_OF_HAND = 10
 _CLEARLY_LESS = 0.75
 # Many plans need this part of the room less than expected.
 _LIKELY_LUCK = 20
@@ -116,6 +116,8 @@ class ScannedSearch:
         other = self._compile_plan(
             plan.graph, plan.schedule, is_guarded=not self._is_guarded
         )
+        if other is measured:  # There are no guards in this plan.
+            return [measured]
         self._has_tried_both = True
         self._is_guarded ^= least(other) < least(measured)
         return [measured, other]

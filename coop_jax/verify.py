@@ -55,7 +55,7 @@ class BudgetSearch:
         self._placement = placement
         self._compile_program = compile_program
         self._log = log
-        self._compiled: dict[tuple[bytes, bool], Measured] = {}
+        self._compiled: dict[tuple[bytes, int], Measured] = {}
 
     @property
     def num_compilations(self) -> int:
@@ -114,9 +114,10 @@ class BudgetSearch:
     def _compile_plan(
         self, graph: StepGraph, schedule: Any, error: int = 0, *, is_guarded: bool = True
     ) -> Measured:
-        key = key_of(graph, schedule), is_guarded
+        candidate = self._candidate(graph, schedule, error, is_guarded=is_guarded)
+        # Guards only add to the segments.
+        key = key_of(graph, schedule), len(candidate.realized.segments)
         if key not in self._compiled:
-            candidate = self._candidate(graph, schedule, error, is_guarded=is_guarded)
             self._compiled[key] = self._compile(candidate)
         return self._compiled[key]
 
