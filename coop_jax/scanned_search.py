@@ -20,8 +20,8 @@ from coop_jax.plan import PlanOptions, smallest_of
 from coop_jax.scan import Scanned, scan_down, scan_tightest
 
 _MAX_COMPILATIONS = 3
-# A plan that needs this part of its pool more than expected is compiled without guards
-# as well.
+# A first plan that needs this part of its pool more than expected is compiled without
+# guards as well.
 _OUT_OF_HAND = 10
 _CLEARLY_LESS = 0.75
 # Many plans need this part of the room less than expected.
@@ -50,7 +50,6 @@ class ScannedSearch:
         self._fixed_bytes = fixed_bytes
         self._compile_plan = compile_plan
         self._is_guarded = True  # Plans from here on.
-        self._has_tried_both = False
 
     def best(self, budget_bytes: int) -> Measured | None:
         """The plan that recomputes least of those found to keep a budget."""
@@ -98,7 +97,7 @@ class ScannedSearch:
         return min(tried, key=least)
 
     def _compile(self, plan: Scanned, budget_bytes: int, num_left: int) -> list[Measured]:
-        """A plan; and if it gets out of hand, once, the other way.
+        """A plan; the first one, if it gets out of hand, the other way as well.
 
         Guards keep XLA from freeing something large very late. But between two fences it
         also orders things so that less is alive than in the plan. Which weighs more is
@@ -111,14 +110,13 @@ class ScannedSearch:
         missed_by = measured.total_bytes - planned_bytes
         is_in_hand = missed_by <= (planned_bytes - self._fixed_bytes) // _OUT_OF_HAND
         fits = least(measured) <= (False, budget_bytes)
-        if fits or is_in_hand or self._has_tried_both or num_left == 1:
+        if fits or is_in_hand or num_left < _MAX_COMPILATIONS:
             return [measured]
         other = self._compile_plan(
             plan.graph, plan.schedule, is_guarded=not self._is_guarded
         )
         if other is measured:  # There are no guards in this plan.
             return [measured]
-        self._has_tried_both = True
         self._is_guarded ^= least(other) < least(measured)
         return [measured, other]
 

@@ -94,7 +94,7 @@ def test_scans_are_in_order_and_hold_every_plan_once(graph):
     tightest = scan.scan_tightest([graph], OPTIONS, room // 2)
     likely = [plan.likely_bytes for plan in tightest]
     times = [plan.schedule.statistics.compute_overhead for plan in tightest]
-    ranks = [size * time for size, time in zip(likely, times, strict=True)]
+    ranks = [size**2 * time for size, time in zip(likely, times, strict=True)]
     assert ranks == sorted(ranks)
     assert likely[0] < min(plan.likely_bytes for plan in plans[:3])
 
