@@ -90,7 +90,7 @@ def test_rows_on_disk_are_read_as_they_were(tmp_path):
     assert "| net | tight | 1 | 1.750 | does not fit |  |  |  |" in summary
     assert "1 of 2 policy rows are beaten" in summary
     assert "2 rows: median error 12.5%, worst 25.0%" in summary
-    assert "median 2, at most 2" in summary
+    assert "for a budget: median 2, at most 2." in summary
     assert "rank correlation: median 1.00, least 1.00 (net)" in summary
     table = (tmp_path / "net.md").read_text()
     assert "infeasible, at least 2 B" in table

@@ -144,25 +144,26 @@ def _figures(row: Row, base: Row) -> tuple[str, str]:
 
 
 def _prediction(folder: pathlib.Path, networks: list[str]) -> list[str]:
-    """How far predicted bytes were from XLA's, over all rows."""
+    """How far predicted bytes were from XLA's, over all rows, and what planning took."""
     errors = []
-    compilations = []
+    for_budgets, for_smallest = [], []
     for network in networks:
         rows = tuple(read(folder, network))
         errors += map(abs, Comparison(folder.name, rows).prediction_errors())
-        # Two of them are of the unmodified step, shared by all budgets.
-        compilations += [
-            row.num_compilations - 2
-            for row in rows
-            if row.kind == "coop_jax" and row.measured_bytes is not None
-        ]
-    if not errors or not compilations:
+        for row in rows:
+            if row.kind == "coop_jax" and row.measured_bytes is not None:
+                is_smallest = row.name == "coop_jax, smallest"
+                # Two of them are of the unmodified step, shared by all budgets.
+                compilations = row.num_compilations - 2
+                (for_smallest if is_smallest else for_budgets).append(compilations)
+    if not errors or not for_budgets:
         return []
+    smallest = f"; for the smallest, at most {max(for_smallest)}" if for_smallest else ""
     return [
         f"Predicted against XLA's bytes, {len(errors)} rows: median error "
         f"{statistics.median(errors):.1%}, worst {max(errors):.1%}. Compilations of a "
-        "planned step, the smallest budget's included: median "
-        f"{statistics.median(compilations):g}, at most {max(compilations)}."
+        f"planned step for a budget: median {statistics.median(for_budgets):g}, at most "
+        f"{max(for_budgets)}{smallest}."
     ]
 
 
