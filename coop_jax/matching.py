@@ -10,6 +10,8 @@ from coop_jax.costs import aval_bytes, may_vanish
 from coop_jax.program import Program, writes
 from coop_jax.xla_schedule import StoredBuffer
 
+CALLER = -1  # In the place of an equation: reads the results.
+
 
 def stored_value(
     program: Program,
@@ -49,20 +51,16 @@ def _matching_value(
             return []
         return [v for v in writes(program.eqns[index]) if aval_bytes(v.aval) in sizes]
 
-    results = {v for v in program.outvars if not isinstance(v, _compat.Literal)}
-
     def read_outside(var: Any) -> bool:
+        return any(is_outside(i) for i in consumers[var])
+
+    def is_outside(reader: int) -> bool:
         """A copy or a view may have left no name behind: who reads what it makes?"""
-        if var in results:
+        if reader in inside:
+            return False
+        if reader == CALLER or not may_vanish(program.eqns[reader]):
             return True
-        return any(
-            i not in inside
-            and (
-                not may_vanish(program.eqns[i])
-                or any(map(read_outside, writes(program.eqns[i])))
-            )
-            for i in consumers[var]
-        )
+        return any(map(read_outside, writes(program.eqns[reader])))
 
     for index in named:
         for var in sized(index):
@@ -75,10 +73,13 @@ def _matching_value(
 
 
 def consumers_of(program: Program) -> dict[Any, list[int]]:
-    """Equations by the value that they read."""
+    """Equations by the value that they read, and `CALLER` for the program's results."""
     consumers: dict[Any, list[int]] = defaultdict(list)
     for i, eqn in enumerate(program.eqns):
         for var in eqn.invars:
             if not isinstance(var, _compat.Literal):
                 consumers[var].append(i)
+    for var in program.outvars:
+        if not isinstance(var, _compat.Literal):
+            consumers[var].append(CALLER)
     return consumers

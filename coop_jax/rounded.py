@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coop_jax import _compat
 from coop_jax.costs import aval_bytes, may_vanish
+from coop_jax.matching import CALLER
 from coop_jax.program import Program, writes
 
 Rounded = Mapping[Any, frozenset[int]]
@@ -53,24 +53,27 @@ def read_rounded(
 
     Arguments:
         values: that are stored rounded.
-        consumers: equations by the value that they read.
+        consumers: from `matching.consumers_of`.
         fusions: equations that each of XLA's fusions runs.
     """
-    results = {v for v in program.outvars if not isinstance(v, _compat.Literal)}
-    whole: dict[Any, set[int]] = {v: set() for v in values if v not in results}
-    made_by = {v: i for i, eqn in enumerate(program.eqns) for v in writes(eqn)}
-    made = {made_by[v]: v for v in whole if v in made_by}
 
     def rounds(reader: int, fusion: Collection[int]) -> bool:
+        if reader == CALLER:
+            return False
         eqn = program.eqns[reader]
         if not may_vanish(eqn):
             return reader not in fusion or _rounds(eqn)
         return all(rounds(i, fusion) for v in writes(eqn) for i in consumers[v])
 
+    def read_whole(value: Any, fusion: Collection[int]) -> set[int]:
+        return {i for i in consumers[value] if not rounds(i, fusion)}
+
+    whole = {v: read_whole(v, ()) for v in values if CALLER not in consumers[v]}
+    made_by = {v: i for i, eqn in enumerate(program.eqns) for v in writes(eqn)}
+    made = {made_by[v]: v for v in whole if v in made_by}
     for fusion in fusions:
         for index in made.keys() & set(fusion):
-            value = made[index]
-            whole[value].update(i for i in consumers[value] if not rounds(i, fusion))
+            whole[made[index]] |= read_whole(made[index], fusion)
     return {value: frozenset(readers) for value, readers in whole.items()}
 
 

@@ -193,6 +193,19 @@ def test_a_product_that_is_asked_for_more_reads_it_whole(precision, rounds):
     assert found_rounded(program, value, [set(products)]) == {value: whole}
 
 
+def test_a_view_that_is_a_result_reads_it_whole():
+    def function(x, w):
+        made = x @ w
+        return made.reshape(-1), made @ w
+
+    program = traced(function, small_numbers(4, 4), small_numbers(4, 4)).program
+    names = [eqn.primitive.name for eqn in program.eqns]
+    made, view = names.index("dot_general"), names.index("reshape")
+    [value] = program.eqns[made].outvars
+    for fused in ([], [{made}]):
+        assert found_rounded(program, value, fused) == {value: {view}}
+
+
 def test_results_stay_whole(normalized):
     program, _ = normalized
     result = program.outvars[-1]
