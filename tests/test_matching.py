@@ -10,7 +10,7 @@ from coop_jax.xla_schedule import StoredBuffer
 
 
 def found(function, fused, named, shape=(8, 8)):
-    """The names of the equations that make what a buffer of a matrix's size holds.
+    """The primitive that makes what a buffer of a matrix's size holds.
 
     Arguments:
         fused: primitives inside of the fusion that makes it.

@@ -108,11 +108,11 @@ def write_summary(folder: pathlib.Path, networks: list[str]) -> pathlib.Path:
             table[-1] += [*_figures(ours, base)]
             if is_measured:
                 table[-1] += map(_number, (policy.measured_ratio, ours.measured_ratio))
-        ours = [
+        planned = [
             row for row in comparison.rows if row.kind == "coop_jax" and row.measured_bytes
         ]
-        if ours:
-            least = min(ours, key=lambda row: row.measured_bytes)
+        if planned:
+            least = min(planned, key=lambda row: row.measured_bytes)
             table.append([network, "the fewest bytes", "", "", *_figures(least, base)])
     lines = [provenance(), ""]
     for cells in table:
