@@ -50,7 +50,7 @@ class XlaPlacement:
         rounded: values that are kept in half precision (`coop_jax.rounded`).
 
     Attributes:
-        packs_by_time: whether XLA places buffers as XLA:TPU does (`coop_jax.tpu_heap`).
+        has_near_memory: whether XLA places buffers as XLA:TPU does (`coop_jax.tpu_heap`).
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class XlaPlacement:
         rounded: Rounded = MappingProxyType({}),
     ) -> None:
         self._fence_free_inputs = input_copies_are_free(platform)
-        self.packs_by_time = platform == "tpu"
+        self.has_near_memory = platform == "tpu"
         self._layouts = layouts
         self._rounded = rounded
         self._shared_zeros = shared_zeros(program, platform)
@@ -71,7 +71,7 @@ class XlaPlacement:
         self, graph: StepGraph, schedule: Schedule, options: PlanOptions
     ) -> int:
         """Temporaries that the compiled step is expected to need."""
-        if self.packs_by_time:
+        if self.has_near_memory:
             return expected_heap(graph, schedule).bytes
         return plan.expected_bytes(graph, schedule, options)
 

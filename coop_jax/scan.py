@@ -1,22 +1,20 @@
-"""Scan: plans for many sizes of the pool, where XLA packs worse than a plan does.
+"""Scan: plans for many sizes of the pool, where XLA also has memory on the chip.
 
-On a TPU what a step needs is not what its plan keeps alive (`coop_jax.tpu_heap`), and a
-plan that keeps less may well need more. Plans are cheap and compilations are not: so plan
-for sizes around the room there is, make those that almost fit lower (`coop_jax.walls`), and
-compile what is expected to fit.
+On a TPU what a step needs is not what its plan keeps alive, but what of that lies in main
+memory (`coop_jax.tpu_heap`), and a plan that keeps less may well need more. Plans are cheap
+and compilations are not: so plan for sizes around the room there is, and compile what is
+expected to fit.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from coop_jax.graph import StepGraph
 from coop_jax.plan import PlanOptions, key_of, plan_pool
 from coop_jax.tpu_heap import ExpectedHeap, expected_heap
-from coop_jax.walls import Reserve, joined, reserves_below, with_reserve
 
 # From this part of the room, and what there is room for on the chip, downwards by this
 # factor.
@@ -32,22 +30,15 @@ _TIGHTEST = 10
 # values in other places, and so other gaps.
 _PREFERENCES = (None, 0.85)
 _TIGHTEST_PREFERENCES = (None, 0.93, 0.85, 0.75)
-# So many plans are made lower, the tightest by this part at a time.
-_LOWERED = 4
-_LOWER_BY = 0.1
-# A lower plan may have more alive elsewhere.
-_MORE_POOL = (1.0, 1.1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scanned:
-    """A plan, what its step is expected to need, and what it was planned with."""
+    """A plan, and what its step is expected to need."""
 
     graph: StepGraph
     schedule: Any
     expected: ExpectedHeap
-    pool_bytes: int
-    reserve: Reserve
 
     @property
     def likely_bytes(self) -> int:
@@ -78,25 +69,6 @@ def scan_down(
         within = within + 1 if fits else 0
         pool *= _FACTOR
 
-    def next_to_lower(lowered: set[bytes]) -> Scanned | None:
-        """The one that is the least too large, of those that are worth it."""
-        cheapest = min(
-            (p.recompute_seconds for p in found.values() if p.likely_bytes <= room),
-            default=float("inf"),
-        )
-        return min(
-            (
-                plan
-                for plan in found.values()
-                if plan.likely_bytes > room
-                and plan.recompute_seconds < cheapest
-                and plan.key not in lowered
-            ),
-            key=lambda plan: plan.likely_bytes,
-            default=None,
-        )
-
-    _lower(found, options, next_to_lower, lambda plan: plan.likely_bytes - room)
     return sorted(found.values(), key=lambda plan: plan.recompute_seconds)
 
 
@@ -110,31 +82,7 @@ def scan_tightest(
         plans = _plans(graphs, options, pool, _TIGHTEST_PREFERENCES)
         found.update((plan.key, plan) for plan in plans)
 
-    def next_to_lower(lowered: set[bytes]) -> Scanned | None:
-        left = (plan for plan in found.values() if plan.key not in lowered)
-        return min(left, key=_promise, default=None)
-
-    _lower(found, options, next_to_lower, lambda plan: int(_LOWER_BY * plan.expected.bytes))
     return sorted(found.values(), key=_promise)
-
-
-def _lower(
-    found: dict[bytes, Scanned],
-    options: PlanOptions,
-    next_to_lower: Callable[[set[bytes]], Scanned | None],
-    too_much: Callable[[Scanned], int],
-) -> None:
-    """Adds plans with less room where the walls of those that are there begin."""
-    lowered: set[bytes] = set()
-    while len(lowered) < _LOWERED and (plan := next_to_lower(lowered)) is not None:
-        lowered.add(plan.key)
-        for more in _MORE_POOL:
-            pool = int(more * plan.pool_bytes)
-            for reserve in reserves_below(plan.graph, plan.schedule, pool, too_much(plan)):
-                both = joined(plan.reserve, reserve)
-                lower = _planned(plan.graph, options, pool, None, both)
-                if lower is not None:
-                    found.setdefault(lower.key, lower)
 
 
 def _promise(plan: Scanned) -> float:
@@ -153,21 +101,6 @@ def _plans(
     for graph in graphs:
         for part in preferences:
             preferred = None if part is None else int(part * pool_bytes)
-            plan = _planned(graph, options, pool_bytes, preferred)
-            if plan is not None:
-                yield plan
-
-
-def _planned(
-    graph: StepGraph,
-    options: PlanOptions,
-    pool_bytes: int,
-    preferred_bytes: int | None,
-    reserve: Reserve = MappingProxyType({}),
-) -> Scanned | None:
-    reserved = with_reserve(graph, reserve)
-    schedule = plan_pool(reserved, pool_bytes, options, preferred_bytes)
-    if schedule is None:
-        return None
-    expected = expected_heap(graph, schedule)
-    return Scanned(graph, schedule, expected, pool_bytes, reserve)
+            schedule = plan_pool(graph, pool_bytes, options, preferred)
+            if schedule is not None:
+                yield Scanned(graph, schedule, expected_heap(graph, schedule))

@@ -1,14 +1,9 @@
 """TPU heap: what XLA:TPU is expected to need for a schedule.
 
-XLA:TPU places buffers of main memory in the order in which they begin, each in the
-smallest gap, like an allocator at run time: what a step needs is what it keeps alive and
-the gaps in between. This is the allocator that Coop (section 2)
-plans for. Its outcome is sensitive to what is kept near (`coop_jax.near_memory`) and to
-the order of what begins and ends together, both of which XLA decides: so the plan is packed
-for several guesses at the first, as it is and with that order shaken. What XLA is expected
-to need lies between the plan's own order and the least of all results, which of all
-that was tried was nearest over ten networks. How far they lie apart says how much that is
-worth.
+XLA:TPU moves values between its main memory and the chip's own (`coop_jax.near_memory`).
+What lies in main memory it packs as XLA:CPU and XLA:GPU do, once it is told to
+(`coop_jax.compiler_options`): by size or by length of life, which leaves hardly any gaps.
+What it keeps near is not known exactly, so the plan is packed for several guesses.
 """
 
 from __future__ import annotations
@@ -28,9 +23,6 @@ from coop_jax.plan import COMPUTE, RECOMPUTE, Schedule
 _GUESSES = tuple(
     NearMemory(room, most_copies) for most_copies in (64, 100) for room in (0.9, 1.0)
 )
-_SHAKEN = 4  # orders, for every guess
-_SHAKEN_BY = 1  # operations; what begins or ends further apart XLA rarely exchanges
-_LEAST = 0.1  # of the results: those beyond are luck
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +30,8 @@ class ExpectedHeap:
     """What the heap is expected to take.
 
     Attributes:
-        bytes: halfway between the plan's own order and the least of the results.
-        spread_bytes: half the standard deviation over all of them.
+        bytes: the median over the guesses.
+        spread_bytes: half the standard deviation over them.
     """
 
     bytes: int
@@ -49,26 +41,13 @@ class ExpectedHeap:
 def expected_heap(graph: StepGraph, schedule: Schedule) -> ExpectedHeap:
     """What XLA:TPU is expected to need for the tensors and workspaces of a schedule."""
     lives = lifetimes(graph, schedule)
-    random = np.random.default_rng(0)
-
-    def packed(first: np.ndarray, last: np.ndarray, size: np.ndarray) -> int:
-        return _ext.xla_heap_bytes(
-            first, last, size, alignment=schedule.alignment, by_time=True
+    packed = [
+        _ext.xla_heap_bytes(
+            *_blocks(graph, schedule, lives, near), alignment=schedule.alignment
         )
-
-    as_planned, peaks = [], []
-    for near in _GUESSES:
-        first, last, size = _blocks(graph, schedule, lives, near)
-        alive = _most_alive(first, last, size)
-        as_planned.append(packed(first, last, size))
-        for _ in range(_SHAKEN):
-            begin = first + random.integers(-_SHAKEN_BY, _SHAKEN_BY + 1, len(size))
-            end = np.maximum(begin, last + random.integers(0, _SHAKEN_BY + 1, len(size)))
-            order = random.permutation(len(size))
-            peaks.append(max(alive, packed(begin[order], end[order], size[order])))
-    peaks += as_planned
-    expected = (np.median(as_planned) + np.quantile(peaks, _LEAST)) / 2
-    return ExpectedHeap(int(expected), int(np.std(peaks)) // 2)
+        for near in _GUESSES
+    ]
+    return ExpectedHeap(int(np.median(packed)), int(np.std(packed)) // 2)
 
 
 def bytes_alive(graph: StepGraph, schedule: Schedule) -> int:

@@ -19,6 +19,7 @@ from coop_jax.arena_run import (
     has_arena,
     with_arena_parameter,
 )
+from coop_jax.compiler_options import compiler_options
 from coop_jax.exchange import empty_arena
 from coop_jax.pool_gradient import with_pool_gradients
 from coop_jax.program import Program
@@ -33,7 +34,7 @@ class TracedStep:
         program: the flat program.
         fn: the function as given.
         args, kwargs: the arguments it was traced for.
-        jit_options: as given to `jax.jit`.
+        jit_options: as given to `jax.jit`, and what XLA is told besides.
         out_tree: tree of the results.
         drop_static: separates the dynamic arguments.
     """
@@ -67,9 +68,15 @@ class TracedStep:
             out_tree=jax.tree.structure(traced.out_info),
             drop_static=drop_static,
         )
+        platform = step.device().platform
+        options = compiler_options(platform, jit_options.get("compiler_options"))
+        if options:
+            step = dataclasses.replace(
+                step, jit_options={**jit_options, "compiler_options": options}
+            )
         if step.num_devices() > 1:  # Their shards are left to XLA.
             return step
-        program = with_pool_gradients(step.program, step.device().platform)
+        program = with_pool_gradients(step.program, platform)
         return dataclasses.replace(step, program=program)
 
     def function(self, program: Program) -> Callable:
@@ -121,11 +128,11 @@ class TracedStep:
 
     def compile_lowered(self, lowered: Any, options: dict[str, Any] | None = None) -> Any:
         """Compile a version of the step, for the device it is for."""
+        given = self.jit_options.get("compiler_options") or {}
+        options = {**given, **(options or {})}
         if self.num_devices() == 1 and until_buffers.is_enough_for(self.device()):
-            given = self.jit_options.get("compiler_options") or {}
-            options = {**given, **(options or {})}
             return until_buffers.compile_until_buffers(lowered, self.device(), options)
-        return lowered.compile(options)  # Where JAX adds those given.
+        return lowered.compile(options or None)
 
     def device(self) -> Any:
         """One of the devices the step runs on."""

@@ -98,7 +98,7 @@ class BudgetSearch:
 
     def _search(self) -> ScannedSearch | CorrectedSearch:
         """Where XLA packs worse than a plan does, plans are searched otherwise."""
-        if self._placement.packs_by_time:
+        if self._placement.has_near_memory:
             return ScannedSearch(
                 self._graphs, self._options, self._fixed_bytes, self._compile_plan
             )

@@ -10,7 +10,6 @@ import numpy as np
 
 from coop_jax import _ext
 from coop_jax.hlo_module import HloModule
-from coop_jax.targets import TPU_ALIGNMENT
 from coop_jax.xla_schedule import Flow, kinds_of_storage
 from coop_jax.xla_shape import Index
 
@@ -65,16 +64,10 @@ def _is_copied_argument(module: HloModule, number: int) -> bool:
     return source.opcode == "parameter"
 
 
-def heap_bytes(module: HloModule, *, on_tpu: bool = False) -> int:
-    """What the temporaries of a scheduled module need, as XLA packs them.
-
-    XLA:TPU packs its main memory otherwise than XLA:CPU and XLA:GPU: as buffers begin,
-    each in the smallest gap.
-    """
+def heap_bytes(module: HloModule, *, alignment: int = 64) -> int:
+    """What the temporaries of a scheduled module need, as XLA packs them."""
     spans = _spans(Flow(module, module.entry), module)
-    if on_tpu:
-        return _ext.xla_heap_bytes(*spans, alignment=TPU_ALIGNMENT, by_time=True)
-    return _ext.xla_heap_bytes(*spans)
+    return _ext.xla_heap_bytes(*spans, alignment=alignment)
 
 
 def _spans(flow: Flow, module: HloModule) -> np.ndarray:

@@ -19,9 +19,11 @@ import jax
 from coop_jax import xla_live, xla_schedule
 from coop_jax.hlo_module import HloModule, Instruction, read_module
 from coop_jax.protobuf_wire import fields, integers
+from coop_jax.targets import TPU_ALIGNMENT
 from coop_jax.xla_schedule import StoredBuffer
 from coop_jax.xla_shape import Index, is_tuple_shape
 
+_ALIGNMENT = 64  # bytes, elsewhere than on TPUs
 _ASSIGNMENT_BUFFERS, _ASSIGNMENT_ALLOCATIONS = 1, 3
 _BUFFER_ID, _BUFFER_SIZE, _BUFFER_DEFINED_AT = 1, 2, 3
 _LOCATION_SHAPE_INDEX, _LOCATION_INSTRUCTION_ID = 3, 4
@@ -70,7 +72,7 @@ def read_stored_module(compiled: Any) -> StoredModule | None:
         buffers = xla_schedule.stored_buffers(module)
         analysis = compiled.memory_analysis()
         temp_bytes = analysis.temp_size_in_bytes if analysis is not None else 0
-        heap_bytes = xla_live.heap_bytes(module, on_tpu=_is_on_tpu(compiled))
+        heap_bytes = xla_live.heap_bytes(module, alignment=_alignment(compiled))
         unlisted_bytes = max(0, temp_bytes - heap_bytes)
     else:
         return None
@@ -115,9 +117,10 @@ def _assignment(compiled: Any) -> bytes:
     return getattr(analysis, "serialized_buffer_assignment_proto", b"")
 
 
-def _is_on_tpu(compiled: Any) -> bool:
+def _alignment(compiled: Any) -> int:
     shardings = jax.tree.leaves(compiled.input_shardings)
-    return any(d.platform == "tpu" for s in shardings for d in s.device_set)
+    is_on_tpu = any(d.platform == "tpu" for s in shardings for d in s.device_set)
+    return TPU_ALIGNMENT if is_on_tpu else _ALIGNMENT
 
 
 def _read_buffers(data: bytes) -> Iterator[StoredBuffer]:

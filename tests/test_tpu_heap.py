@@ -186,9 +186,9 @@ def test_guards_are_left_out_where_a_plan_gets_out_of_hand(made, missed_by, trie
 
 def test_only_tpus_are_searched_so(made):
     program = made[0].program
-    assert XlaPlacement(program, "tpu").packs_by_time
-    assert not XlaPlacement(program, "cpu").packs_by_time
-    assert not XlaPlacement(program, "gpu").packs_by_time
+    assert XlaPlacement(program, "tpu").has_near_memory
+    assert not XlaPlacement(program, "cpu").has_near_memory
+    assert not XlaPlacement(program, "gpu").has_near_memory
 
 
 def cross_entropy_step(weights, x, labels):

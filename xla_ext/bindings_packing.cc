@@ -51,10 +51,6 @@ std::vector<PackingBlock> ToBlocks(
   return blocks;
 }
 
-HeapOrder ToHeapOrder(bool by_time) {
-  return by_time ? HeapOrder::kByTime : HeapOrder::kBySizeOrLength;
-}
-
 Packing PackArrays(AnyArray first, AnyArray last, AnyArray bytes,
                    std::optional<AnyArray> fixed_offsets, Bytes alignment,
                    int64_t effort, uint64_t seed, Bytes target_peak_bytes) {
@@ -131,39 +127,18 @@ Packing
 )");
   m.def(
       "xla_heap_bytes",
-      [](AnyArray first, AnyArray last, AnyArray bytes, Bytes alignment,
-         bool by_time) {
+      [](AnyArray first, AnyArray last, AnyArray bytes, Bytes alignment) {
         const auto blocks =
             ToBlocks("xla_heap_bytes", first, last, bytes, std::nullopt);
         const nb::gil_scoped_release release;
-        return XlaHeapBytes(blocks, alignment, ToHeapOrder(by_time));
-      },
-      nb::arg("first"), nb::arg("last"), nb::arg("bytes"), nb::kw_only(),
-      nb::arg("alignment") = defaults.alignment, nb::arg("by_time") = false, R"(
-The peak of XLA's packing of blocks with known lifetimes.
-
-Blocks in order of size, or of lifetime, each in the smallest gap that holds it;
-the better of the two. With `by_time`, as XLA:TPU does it: in the order in which
-they begin, equal ones as given. Other arguments as of `pack`.
-)");
-  m.def(
-      "xla_heap_offsets",
-      [](AnyArray first, AnyArray last, AnyArray bytes, Bytes alignment) {
-        const auto blocks =
-            ToBlocks("xla_heap_offsets", first, last, bytes, std::nullopt);
-        std::vector<Offset> offsets;
-        {
-          const nb::gil_scoped_release release;
-          offsets = XlaHeapOffsets(blocks, alignment);
-        }
-        return NewArray(std::ssize(offsets),
-                        [&](int64_t i) { return offsets[At(i)]; });
+        return XlaHeapBytes(blocks, alignment);
       },
       nb::arg("first"), nb::arg("last"), nb::arg("bytes"), nb::kw_only(),
       nb::arg("alignment") = defaults.alignment, R"(
-Where XLA:TPU's packing puts every block: int64, in the order given.
+The peak of XLA's packing of blocks with known lifetimes.
 
-As `xla_heap_bytes` with `by_time`. A block of 0 bytes lies at 0.
+Blocks in order of size, or of lifetime, each in the smallest gap that holds it;
+the better of the two. Arguments as of `pack`.
 )");
   m.def(
       "xla_heap_bytes",
@@ -172,8 +147,7 @@ As `xla_heap_bytes` with `by_time`. A block of 0 bytes lies at 0.
         return XlaHeapBytes(graph, schedule);
       },
       nb::arg("graph"), nb::arg("schedule"), R"(
-The same, without `by_time`, for a schedule's tensors and workspaces, in its
-order of operations.
+The same for a schedule's tensors and workspaces, in its order of operations.
 
 Where XLA, and not the planner, places the tensors, this is what a plan needs.
 )");

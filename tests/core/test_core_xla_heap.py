@@ -5,7 +5,7 @@ import pytest
 from core.programs import COMPUTE, RECOMPUTE, Op, Program, programs
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles.xla_heap import heap_bytes, heap_bytes_by_time, heap_offsets_by_time
+from oracles.xla_heap import heap_bytes
 
 from coop_jax import _ext
 
@@ -14,37 +14,16 @@ BLOCK = st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(0, 5000)).
 )
 
 
-def of_blocks(blocks, alignment, **options):
+def of_blocks(blocks, alignment):
     columns = np.asarray(blocks, np.int64).reshape(-1, 3).T
     columns = np.ascontiguousarray(columns)
-    return _ext.xla_heap_bytes(*columns, alignment=alignment, **options)
+    return _ext.xla_heap_bytes(*columns, alignment=alignment)
 
 
 @given(st.lists(BLOCK, max_size=60, unique_by=lambda b: (b[1] - b[0], b[2])))
 def test_blocks(blocks):
     """Unique keys: between blocks that are alike any order is right."""
     assert of_blocks(blocks, 64) == heap_bytes(blocks, 64)
-
-
-@given(st.lists(BLOCK, max_size=60))
-def test_blocks_by_time(blocks):
-    """Those that begin together come in the order given."""
-    assert of_blocks(blocks, 64, by_time=True) == heap_bytes_by_time(blocks, 64)
-
-
-@given(st.lists(BLOCK, max_size=60))
-def test_offsets_by_time(blocks):
-    columns = np.ascontiguousarray(np.asarray(blocks, np.int64).reshape(-1, 3).T)
-    offsets = _ext.xla_heap_offsets(*columns, alignment=64)
-    assert offsets.dtype == np.int64
-    assert offsets.tolist() == heap_offsets_by_time(blocks, 64)
-
-
-def test_by_time_leaves_gaps_that_by_size_does_not():
-    """A block below one that stays: what comes next does not fit where it lay."""
-    blocks = [(0, 1, 128), (1, 9, 64), (2, 3, 192), (2, 9, 64)]
-    assert of_blocks(blocks, 64) == 320
-    assert of_blocks(blocks, 64, by_time=True) == 384
 
 
 @given(programs(), st.integers(0, 3))
@@ -108,8 +87,7 @@ def test_a_tensor_that_takes_over_a_block_shares_it():
         ([(0, 1, -64)], "`bytes` must not be negative"),
     ],
 )
-@pytest.mark.parametrize("function", [_ext.xla_heap_bytes, _ext.xla_heap_offsets])
-def test_malformed_blocks(function, blocks, message):
+def test_malformed_blocks(blocks, message):
     columns = np.ascontiguousarray(np.asarray(blocks, np.int64).T)
     with pytest.raises(ValueError, match=message):
-        function(*columns, alignment=64)
+        _ext.xla_heap_bytes(*columns, alignment=64)

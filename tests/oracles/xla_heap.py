@@ -39,36 +39,3 @@ def _best_fit(blocks: Sequence[Block]) -> int:
         placed.append((offset, block))
         peak = max(peak, offset + size)
     return peak
-
-
-def heap_bytes_by_time(blocks: Sequence[Block], alignment: int) -> int:
-    """The highest end of a block, padded."""
-    ends = [
-        offset + -(-size // alignment) * alignment
-        for (_, _, size), offset in zip(
-            blocks, heap_offsets_by_time(blocks, alignment), strict=True
-        )
-    ]
-    return max(ends, default=0)
-
-
-def heap_offsets_by_time(blocks: Sequence[Block], alignment: int) -> list[int]:
-    """An allocator at run time: what ends before a step is free at it."""
-    taken: list[tuple[int, int, int]] = []  # offset, end offset, last step
-    offsets = [0] * len(blocks)
-    for number, (first, last, size) in sorted(
-        enumerate(blocks), key=lambda numbered: numbered[1][0]
-    ):
-        if not size:
-            continue
-        padded = -(-size // alignment) * alignment
-        taken = sorted(entry for entry in taken if entry[2] >= first)
-        gaps, end = [], 0
-        for low, high, _ in taken:
-            if low - end >= padded:
-                gaps.append((low - end, end))
-            end = max(end, high)
-        offset = min(gaps, default=(0, end))[1]
-        taken.append((offset, offset + padded, last))
-        offsets[number] = offset
-    return offsets

@@ -67,7 +67,7 @@ class BlockReader {
 };
 
 // Each block in the smallest gap that holds it, by ascending `key`: of a block
-// and its index.
+// and its padded size.
 template <typename Key>
 PackingSolution BestFit(const PackingProblem& problem,
                         std::span<const PackingBlock> blocks, const Key& key) {
@@ -75,7 +75,7 @@ PackingSolution BestFit(const PackingProblem& problem,
   std::iota(order.begin(), order.end(), 0);
   const auto key_of = [&](int32_t i) {
     const int64_t source = problem.blocks[At(i)].source;
-    return key(blocks[At(source)], problem.blocks[At(i)].bytes, source);
+    return key(blocks[At(source)], problem.blocks[At(i)].bytes);
   };
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
     return key_of(a) < key_of(b);
@@ -85,14 +85,9 @@ PackingSolution BestFit(const PackingProblem& problem,
       order, Fit::kBest, std::numeric_limits<Bytes>::max(), work);
 }
 
-auto ByTime(const PackingBlock& block, Bytes, int64_t source) {
-  return std::tuple(block.first, source);
-}
-
 }  // namespace
 
-Bytes XlaHeapBytes(std::span<const PackingBlock> blocks, Bytes alignment,
-                   HeapOrder order) {
+Bytes XlaHeapBytes(std::span<const PackingBlock> blocks, Bytes alignment) {
   CheckBlocks("xla_heap_bytes", blocks, alignment);
   const std::vector<PackingProblem> problems = SplitPacking(blocks, alignment);
   const auto peak = [&](const auto& key) {
@@ -102,34 +97,20 @@ Bytes XlaHeapBytes(std::span<const PackingBlock> blocks, Bytes alignment,
     }
     return highest;
   };
-  if (order == HeapOrder::kByTime) return peak(ByTime);
   const Bytes largest_first =
-      peak([](const PackingBlock& block, Bytes bytes, int64_t) {
+      peak([](const PackingBlock& block, Bytes bytes) {
         return std::tuple(-bytes, block.first - block.last);
       });
   const Bytes longest_first =
-      peak([](const PackingBlock& block, Bytes bytes, int64_t) {
+      peak([](const PackingBlock& block, Bytes bytes) {
         return std::tuple(block.first - block.last, -bytes);
       });
   return std::min(largest_first, longest_first);
 }
 
-std::vector<Offset> XlaHeapOffsets(std::span<const PackingBlock> blocks,
-                                   Bytes alignment) {
-  CheckBlocks("xla_heap_offsets", blocks, alignment);
-  std::vector<Offset> offsets(blocks.size(), 0);
-  for (const PackingProblem& problem : SplitPacking(blocks, alignment)) {
-    const PackingSolution solution = BestFit(problem, blocks, ByTime);
-    for (size_t i = 0; i < problem.blocks.size(); ++i) {
-      offsets[At(problem.blocks[i].source)] = solution.offsets[i];
-    }
-  }
-  return offsets;
-}
-
 Bytes XlaHeapBytes(const Graph& graph, const Schedule& schedule) {
-  return XlaHeapBytes(BlockReader(graph, schedule).blocks(), schedule.alignment,
-                      HeapOrder::kBySizeOrLength);
+  return XlaHeapBytes(BlockReader(graph, schedule).blocks(),
+                      schedule.alignment);
 }
 
 }  // namespace coop
