@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from coop_jax.graph import StepGraph
+from coop_jax.layered import LayeredSchedule, layered_schedules
 from coop_jax.plan import PlanOptions, key_of, plan_pool
 from coop_jax.tpu_heap import ExpectedHeap, expected_heap
 
@@ -46,6 +47,11 @@ class Scanned:
         return self.expected.bytes + self.expected.spread_bytes
 
     @property
+    def is_layered(self) -> bool:
+        """Is it one of those that are cut without guards (`coop_jax.layered`)?"""
+        return isinstance(self.schedule, LayeredSchedule)
+
+    @property
     def key(self) -> bytes:
         return key_of(self.graph, self.schedule)
 
@@ -58,7 +64,7 @@ def scan_down(
     graphs: Sequence[StepGraph], options: PlanOptions, room: int
 ) -> list[Scanned]:
     """Plans around a room in bytes, those that recompute least first."""
-    found: dict[bytes, Scanned] = {}
+    found = _layered(graphs)
     pool, within = _FIRST * room + graphs[0].target.near_bytes, 0
     while within < _ENOUGH:
         plans = list(_plans(graphs, options, int(pool), _PREFERENCES))
@@ -68,7 +74,6 @@ def scan_down(
         fits = min(plan.likely_bytes for plan in plans) <= _WELL_WITHIN * room
         within = within + 1 if fits else 0
         pool *= _FACTOR
-
     return sorted(found.values(), key=lambda plan: plan.recompute_seconds)
 
 
@@ -76,13 +81,21 @@ def scan_tightest(
     graphs: Sequence[StepGraph], options: PlanOptions, smallest_pool: int
 ) -> list[Scanned]:
     """Plans with the smallest pools, the most promising first."""
-    found: dict[bytes, Scanned] = {}
+    found = _layered(graphs)
     for i in range(_TIGHTEST):
         pool = int(smallest_pool / _FACTOR**i) + 1
         plans = _plans(graphs, options, pool, _TIGHTEST_PREFERENCES)
         found.update((plan.key, plan) for plan in plans)
-
     return sorted(found.values(), key=_promise)
+
+
+def _layered(graphs: Sequence[StepGraph]) -> dict[bytes, Scanned]:
+    plans = (
+        Scanned(graph, schedule, expected_heap(graph, schedule))
+        for graph in graphs
+        for schedule in layered_schedules(graph, graph.target.alignment_bytes)
+    )
+    return {plan.key: plan for plan in plans}
 
 
 def _promise(plan: Scanned) -> float:

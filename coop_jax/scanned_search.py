@@ -20,12 +20,14 @@ from coop_jax.plan import PlanOptions, smallest_of
 from coop_jax.scan import Scanned, scan_down, scan_tightest
 
 _MAX_COMPILATIONS = 3
-# A first plan that needs this part of its pool more than expected is compiled without
-# guards as well.
-_OUT_OF_HAND = 10
+# A first plan that needs this part of its pool more than expected is compiled with guards
+# as well.
+_OUT_OF_HAND = 20
 _CLEARLY_LESS = 0.75
-# Many plans need this part of the room less than expected.
+# Many plans need this part of the room less than expected; of layered ones, whose order is
+# left to XLA, a part of the budget.
 _LIKELY_LUCK = 20
+_LUCK_OF_LAYERED = 40
 
 
 class ScannedSearch:
@@ -49,7 +51,7 @@ class ScannedSearch:
         self._options = options
         self._fixed_bytes = fixed_bytes
         self._compile_plan = compile_plan
-        self._is_guarded = True  # Plans from here on.
+        self._is_guarded = False  # Plans from here on.
 
     def best(self, budget_bytes: int) -> Measured | None:
         """The plan that recomputes least of those found to keep a budget."""
@@ -57,10 +59,11 @@ class ScannedSearch:
         plans = scan_down(self._graphs, self._options, room) if room > 0 else []
         found: Measured | None = None
         tried: set[bytes] = set()
-        error = 0  # To be left free for it.
+        error = 0  # To be left free for it, unless a plan is layered.
         num_left = _MAX_COMPILATIONS
         while num_left > 0:
-            plan = self._next(plans, tried, room, error)
+            luck = 0 if found is None else budget_bytes // _LUCK_OF_LAYERED
+            plan = self._next(plans, tried, room, error, luck)
             if plan is None:
                 break
             if found is not None and plan.recompute_seconds >= found.recompute_seconds:
@@ -74,12 +77,17 @@ class ScannedSearch:
             if over > 0 or measured.compiled is None:
                 if found is not None:
                     break
-                error = max(error, missed_by, 0) + room // LEAST_STEP
+                if plan.is_layered:  # The others are no better known.
+                    plans = [p for p in plans if not p.is_layered]
+                else:
+                    error = max(error, missed_by, 0) + room // LEAST_STEP
                 continue
             found = measured
             gain = found.recompute_seconds / plan.schedule.statistics.compute_seconds
-            if -over <= SLACK_WORTH_USING * room or gain <= GAIN_WORTH_TRYING:
+            if gain <= GAIN_WORTH_TRYING:
                 break
+            if -over <= SLACK_WORTH_USING * room:
+                plans = [p for p in plans if p.is_layered]
             # As much luck as half of what is left, within what is likely.
             error = max(over // 2, -room // _LIKELY_LUCK)
         return found
@@ -99,10 +107,12 @@ class ScannedSearch:
     def _compile(self, plan: Scanned, budget_bytes: int, num_left: int) -> list[Measured]:
         """A plan; the first one, if it gets out of hand, the other way as well.
 
-        Guards keep XLA from freeing something large very late. But between two fences it
-        also orders things so that less is alive than in the plan. Which weighs more is
-        much the same for all plans of a step.
+        Without guards XLA orders things so that mostly less is alive than in the plan. But
+        of a U-Net it then frees large images very late. It is much the same for all plans
+        of a step.
         """
+        if plan.is_layered:
+            return [self._compile_plan(plan.graph, plan.schedule, is_guarded=False)]
         measured = self._compile_plan(
             plan.graph, plan.schedule, is_guarded=self._is_guarded
         )
@@ -121,12 +131,18 @@ class ScannedSearch:
         return [measured, other]
 
     def _next(
-        self, plans: list[Scanned], tried: set[bytes], room: int, error: int
+        self,
+        plans: list[Scanned],
+        tried: set[bytes],
+        room: int,
+        error: int,
+        luck: int,
     ) -> Scanned | None:
         """The plan that recomputes least of those likely to fit, or else, at first, the
         likeliest: what it needs says what the others may."""
         for plan in plans:
-            if plan.key not in tried and plan.likely_bytes + error <= room:
+            left_free = -luck if plan.is_layered else error
+            if plan.key not in tried and plan.likely_bytes + left_free <= room:
                 return plan
         if tried:
             return None

@@ -63,6 +63,11 @@ def cut(
     return [Segment(tuple(g), f) for g, f in zip(groups, fenced, strict=True)]
 
 
+def counts_without_guards(graph: StepGraph, schedule: Schedule) -> list[int]:
+    """Executions of every segment of a schedule that is cut without guards."""
+    return [len(group) for group in _groups(graph, _executions(graph, schedule), ())]
+
+
 def _executions(graph: StepGraph, schedule: Schedule) -> list[Execution]:
     made: dict[int, list[int]] = {}
     for step, tensor, _, _ in schedule.placements.tolist():
@@ -110,7 +115,7 @@ def _risky(graph: StepGraph, schedule: Schedule) -> set[int]:
 
 
 def _groups(
-    graph: StepGraph, executions: list[Execution], risky: set[int]
+    graph: StepGraph, executions: list[Execution], risky: Collection[int]
 ) -> list[list[Execution]]:
     """A new group starts with a run of recomputations, wherever a tensor would
     otherwise have two versions in one group (XLA would merge them), and where it is

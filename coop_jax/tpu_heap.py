@@ -13,10 +13,13 @@ import dataclasses
 import numpy as np
 
 from coop_jax import _ext
+from coop_jax.free_order import in_free_order
 from coop_jax.graph import StepGraph
+from coop_jax.layered import LayeredSchedule
 from coop_jax.lifetimes import Lifetimes, lifetimes
 from coop_jax.near_memory import NearMemory, far_spans
 from coop_jax.plan import COMPUTE, RECOMPUTE, Schedule
+from coop_jax.segments import counts_without_guards
 
 # How long values wait near, in times of their copy, and for what part of the near memory
 # there is room: what XLA reserves of it and loses between blocks is not known.
@@ -40,7 +43,7 @@ class ExpectedHeap:
 
 def expected_heap(graph: StepGraph, schedule: Schedule) -> ExpectedHeap:
     """What XLA:TPU is expected to need for the tensors and workspaces of a schedule."""
-    lives = lifetimes(graph, schedule)
+    lives = _lifetimes(graph, schedule)
     packed = [
         _ext.xla_heap_bytes(
             *_blocks(graph, schedule, lives, near), alignment=schedule.alignment
@@ -48,6 +51,14 @@ def expected_heap(graph: StepGraph, schedule: Schedule) -> ExpectedHeap:
         for near in _GUESSES
     ]
     return ExpectedHeap(int(np.median(packed)), int(np.std(packed)) // 2)
+
+
+def _lifetimes(graph: StepGraph, schedule: Schedule | LayeredSchedule) -> Lifetimes:
+    """Layered plans are cut without guards, and run as XLA likes."""
+    lives = lifetimes(graph, schedule)
+    if isinstance(schedule, LayeredSchedule):
+        return in_free_order(graph, lives, counts_without_guards(graph, schedule))
+    return lives
 
 
 def bytes_alive(graph: StepGraph, schedule: Schedule) -> int:

@@ -1,0 +1,239 @@
+"""Layered: plans that keep what passes from one layer of a step to the next.
+
+What an expert does by hand with `jax.checkpoint`, without the annotations: the forward pass
+is divided where little passes, what passes is kept, and on the way back everything else is
+made again, a layer at a time (Chen et al., 2016, "Training Deep Nets with Sublinear Memory
+Cost"). The search finds plans that need less in their own order. But these run long
+stretches without a fence, and there XLA:TPU orders and fuses to need less than in any order
+of ours (`coop_jax.free_order`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from coop_jax.graph import StepGraph
+from coop_jax.lifetimes import lifetimes
+from coop_jax.plan import COMPUTE, EVICT, FREE, RECOMPUTE
+
+# A layer makes at least this part, and at most this multiple, of what it would if all made
+# the same.
+_LEAST, _MOST = 0.75, 1.25
+# What passes is as little as the least in reach if it is this multiple at most.
+_AS_LITTLE = 1.02
+# Into so many layers at most; by this factor fewer from one plan to the next.
+_MOST_LAYERS = 64
+_FACTOR = 2**0.25
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LayeredStatistics:
+    """Those of `Schedule.statistics` that are asked of a plan."""
+
+    compute_seconds: float
+    recompute_seconds: float
+    max_live_bytes: int = 0
+
+    @property
+    def compute_overhead(self) -> float:
+        return 1 + self.recompute_seconds / self.compute_seconds
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LayeredSchedule:
+    """As `Schedule`, without addresses: XLA places the tensors."""
+
+    steps: np.ndarray
+    placements: np.ndarray
+    alignment: int
+    statistics: LayeredStatistics
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Execution:
+    operation: int
+    is_recompute: bool
+    makes: tuple[int, ...]
+
+
+def layered_schedules(graph: StepGraph, alignment: int) -> list[LayeredSchedule]:
+    """Plans with fewer and fewer layers; those that are divided alike once."""
+    forward = _Forward(graph)
+    divisions: dict[tuple[int, ...], None] = {}
+    layers = float(_MOST_LAYERS)
+    while layers >= 2:
+        divisions[forward.boundaries(forward.idle_bytes / layers)] = None
+        layers /= _FACTOR
+    return [
+        _scheduled(graph, _executions(graph, forward.dropped(boundaries)), alignment)
+        for boundaries in divisions
+        if boundaries
+    ]
+
+
+class _Forward:
+    """The operations up to the turn, where an unmodified step has most alive.
+
+    Attributes:
+        idle_bytes: of what is made before the turn and read after it.
+    """
+
+    def __init__(self, graph: StepGraph) -> None:
+        core = graph.core
+        made, last, size = core.producer, core.last_use, np.array(graph.in_pool_bytes)
+        count = len(graph.operations)
+        is_made = made >= 0
+        alive = _passing(made[is_made], last[is_made], size[is_made], count)
+        self._turn = int(alive.argmax())
+        self._last_forward = made.copy()
+        for number, operation in enumerate(graph.operations[: self._turn + 1]):
+            self._last_forward[list(operation.inputs)] = number
+        is_forward = is_made & (made <= self._turn)
+        self._crosses = is_forward & (last > self._turn)
+        idle_made = np.zeros(count, np.int64)
+        np.add.at(idle_made, made[self._crosses], size[self._crosses])
+        self._idle_made = np.cumsum(idle_made)
+        self._carried = _passing(
+            made[is_forward], self._last_forward[is_forward], size[is_forward], count
+        )
+        self._made = made
+        can_run_again = np.array(core.arrays()["op_recomputable"], bool)
+        self._may_drop = self._crosses & (last < count) & ~core.tensor_pinned & (size > 0)
+        self._may_drop &= can_run_again[np.maximum(made, 0)]
+        self.idle_bytes = int(self._idle_made[-1])
+
+    def boundaries(self, layer_bytes: float) -> tuple[int, ...]:
+        """The operations that layers of about so many idle bytes end with."""
+        found: list[int] = []
+        start = 0
+        while True:
+            ends = [start + part * layer_bytes for part in (_LEAST, _MOST)]
+            first, last = np.searchsorted(self._idle_made[: self._turn], ends)
+            if first == self._turn:
+                return tuple(found)
+            window = slice(first, max(last, first + 1))
+            carried = self._carried[window]
+            narrow = first + np.flatnonzero(carried <= _AS_LITTLE * carried.min())
+            off = np.abs(self._idle_made[narrow] - start - layer_bytes)
+            boundary = int(narrow[off.argmin()])
+            start = int(self._idle_made[boundary])
+            if self.idle_bytes - start < _LEAST * layer_bytes:
+                return tuple(found)
+            found.append(boundary)
+
+    def dropped(self, boundaries: Sequence[int]) -> dict[int, list[int]]:
+        """The tensors to make again, by the operation that they are dropped after."""
+        dropped: dict[int, list[int]] = {}
+        for tensor in np.flatnonzero(self._may_drop).tolist():
+            made, last = int(self._made[tensor]), int(self._last_forward[tensor])
+            if not any(made <= boundary < last for boundary in boundaries):
+                dropped.setdefault(last, []).append(tensor)
+        return dropped
+
+
+def _passing(
+    made: np.ndarray, last: np.ndarray, size: np.ndarray, count: int
+) -> np.ndarray:
+    """By operation, bytes of what is there after it and read by a later one."""
+    change = np.zeros(count + 1, np.int64)
+    np.add.at(change, made, size)
+    np.add.at(change, last, -size)
+    return np.cumsum(change)[:count]
+
+
+def _executions(graph: StepGraph, dropped: Mapping[int, Sequence[int]]) -> list[_Execution]:
+    """Every operation, and before it those that make what it misses."""
+    kept: set[int] = set()
+    while True:
+        attempt = _Attempt(graph, dropped, kept)
+        if attempt.too_late is None:
+            return attempt.executions
+        kept.update(graph.operations[attempt.too_late].outputs)
+
+
+class _Attempt:
+    """The executions if all is dropped but `kept`.
+
+    Attributes:
+        executions: up to where it fails, if it does.
+        too_late: an operation that was to run again when what it reads is overwritten.
+    """
+
+    def __init__(
+        self, graph: StepGraph, dropped: Mapping[int, Sequence[int]], kept: set[int]
+    ) -> None:
+        self.executions: list[_Execution] = []
+        self.too_late: int | None = None
+        is_there = np.zeros(len(graph.tensors), bool)
+        is_there[: graph.num_inputs] = True
+        overwritten: set[int] = set()
+        for number, operation in enumerate(graph.operations):
+            for missing in _missing(graph, operation.inputs, is_there):
+                if not overwritten.isdisjoint(graph.operations[missing].inputs):
+                    self.too_late = missing
+                    return
+                outputs = graph.operations[missing].outputs
+                makes = tuple(t for t in outputs if not is_there[t])
+                self.executions.append(_Execution(missing, True, makes))
+                is_there[list(outputs)] = True
+            self.executions.append(_Execution(number, False, operation.outputs))
+            overwritten.update(graph.overwritten_by.get(number, ()))
+            is_there[list(operation.outputs)] = True
+            is_there[[t for t in dropped.get(number, ()) if t not in kept]] = False
+
+
+def _missing(graph: StepGraph, inputs: Sequence[int], is_there: np.ndarray) -> list[int]:
+    """The operations that make what is not there, in their order."""
+    producer = graph.core.producer
+    needed: set[int] = set()
+    todo = [tensor for tensor in inputs if not is_there[tensor]]
+    while todo:
+        operation = int(producer[todo.pop()])
+        if operation not in needed:
+            needed.add(operation)
+            reads = graph.operations[operation].inputs
+            todo += [tensor for tensor in reads if not is_there[tensor]]
+    return sorted(needed)
+
+
+def _scheduled(
+    graph: StepGraph, executions: Sequence[_Execution], alignment: int
+) -> LayeredSchedule:
+    """Every version of a tensor ends after its last use; a result of the step never."""
+    present: dict[int, list[int]] = {}  # The tensor and its last use.
+    versions: list[list[int]] = []
+    for now, execution in enumerate(executions):
+        for tensor in graph.operations[execution.operation].inputs:
+            if tensor in present:
+                present[tensor][1] = now
+        for tensor in execution.makes:
+            present[tensor] = [tensor, now]
+            versions.append(present[tensor])
+    is_result = graph.core.last_use == len(graph.operations)
+    ends: dict[int, list[tuple[int, int]]] = {}
+    for version in versions:
+        tensor, last = version
+        is_last = present[tensor] is version
+        if not (is_last and is_result[tensor]):
+            ends.setdefault(last, []).append((FREE if is_last else EVICT, tensor))
+    steps: list[tuple[int, int]] = []
+    placements: list[tuple[int, int, int, int]] = []
+    for now, execution in enumerate(executions):
+        placements += [(len(steps), tensor, 0, -1) for tensor in execution.makes]
+        kind = RECOMPUTE if execution.is_recompute else COMPUTE
+        steps.append((kind, execution.operation))
+        steps += ends.get(now, [])
+    seconds = graph.core.op_seconds
+    again = [e.operation for e in executions if e.is_recompute]
+    schedule = LayeredSchedule(
+        np.array(steps, np.int64),
+        np.array(placements, np.int64),
+        alignment,
+        LayeredStatistics(float(seconds.sum()), float(seconds[again].sum())),
+    )
+    live = lifetimes(graph, schedule).live_bytes(graph.in_pool_bytes)
+    statistics = dataclasses.replace(schedule.statistics, max_live_bytes=int(live.max()))
+    return dataclasses.replace(schedule, statistics=statistics)
