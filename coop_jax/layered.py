@@ -61,6 +61,8 @@ class _Execution:
 
 def layered_schedules(graph: StepGraph, alignment: int) -> list[LayeredSchedule]:
     """Plans with fewer and fewer layers; those that are divided alike once."""
+    if not graph.operations:
+        return []
     forward = _Forward(graph)
     divisions: dict[tuple[int, ...], None] = {}
     layers = float(_MOST_LAYERS)
@@ -203,16 +205,34 @@ def _scheduled(
     graph: StepGraph, executions: Sequence[_Execution], alignment: int
 ) -> LayeredSchedule:
     """Every version of a tensor ends after its last use; a result of the step never."""
+    reads = [graph.operations[execution.operation].inputs for execution in executions]
+    last_read: dict[int, int] = {}
+    for now, inputs in enumerate(reads):
+        last_read.update(dict.fromkeys(inputs, now))
+    is_result = graph.core.last_use == len(graph.operations)
+
+    def made(now: int, execution: _Execution) -> list[int]:
+        """What it makes in the pool: also again what nobody reads any more."""
+        return [
+            tensor
+            for tensor in graph.operations[execution.operation].outputs
+            if graph.in_pool_bytes[tensor]
+            and (
+                tensor in execution.makes
+                or (last_read.get(tensor, -1) < now and not is_result[tensor])
+            )
+        ]
+
+    makes = [made(now, execution) for now, execution in enumerate(executions)]
     present: dict[int, list[int]] = {}  # The tensor and its last use.
     versions: list[list[int]] = []
-    for now, execution in enumerate(executions):
-        for tensor in graph.operations[execution.operation].inputs:
+    for now, inputs in enumerate(reads):
+        for tensor in inputs:
             if tensor in present:
                 present[tensor][1] = now
-        for tensor in execution.makes:
+        for tensor in makes[now]:
             present[tensor] = [tensor, now]
             versions.append(present[tensor])
-    is_result = graph.core.last_use == len(graph.operations)
     ends: dict[int, list[tuple[int, int]]] = {}
     for version in versions:
         tensor, last = version
@@ -222,18 +242,20 @@ def _scheduled(
     steps: list[tuple[int, int]] = []
     placements: list[tuple[int, int, int, int]] = []
     for now, execution in enumerate(executions):
-        placements += [(len(steps), tensor, 0, -1) for tensor in execution.makes]
+        placements += [(len(steps), tensor, 0, -1) for tensor in makes[now]]
         kind = RECOMPUTE if execution.is_recompute else COMPUTE
         steps.append((kind, execution.operation))
         steps += ends.get(now, [])
     seconds = graph.core.op_seconds
     again = [e.operation for e in executions if e.is_recompute]
     schedule = LayeredSchedule(
-        np.array(steps, np.int64),
-        np.array(placements, np.int64),
+        np.array(steps, np.int64).reshape(-1, 2),
+        np.array(placements, np.int64).reshape(-1, 4),
         alignment,
         LayeredStatistics(float(seconds.sum()), float(seconds[again].sum())),
     )
     live = lifetimes(graph, schedule).live_bytes(graph.in_pool_bytes)
-    statistics = dataclasses.replace(schedule.statistics, max_live_bytes=int(live.max()))
+    statistics = dataclasses.replace(
+        schedule.statistics, max_live_bytes=int(max(live, default=0))
+    )
     return dataclasses.replace(schedule, statistics=statistics)

@@ -1,0 +1,132 @@
+"""Plans that keep what passes from layer to layer, and the order XLA runs them in."""
+
+import itertools
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from random_programs import random_function
+from steps import assert_trees_equal, compiled_graph, mlp_arguments, mlp_step, run, traced
+from test_rewrite import random_materialization
+
+from coop_jax import _ext
+from coop_jax.free_order import in_free_order
+from coop_jax.graph import build_graph
+from coop_jax.layered import layered_schedules
+from coop_jax.lifetimes import lifetimes
+from coop_jax.plan import unconstrained
+from coop_jax.realize import XlaPlacement
+from coop_jax.segments import counts_without_guards, cut
+from coop_jax.targets import named
+
+LAYERS = 8
+
+
+@pytest.fixture(scope="module")
+def made():
+    step = traced(mlp_step, *mlp_arguments(layers=LAYERS), donate_argnums=0)
+    return step, compiled_graph(step)
+
+
+def random_graph(seed, length=25):
+    """Of a random step, and what a plan of it must not change."""
+    function, arguments = random_function(seed, length)
+    step = traced(function, *arguments)
+    stored = random_materialization(step.program, seed, 1)
+    return step, arguments, build_graph(step.program, stored, named("cpu"))
+
+
+def with_addresses(graph, schedule):
+    """As a schedule of the core: every block has an address of its own."""
+    placements = schedule.placements.copy()
+    sizes = np.array(graph.in_pool_bytes)[placements[:, 1]]
+    padded = -(-sizes // schedule.alignment) * schedule.alignment
+    placements[:, 2] = np.cumsum(padded) - padded
+    empty = np.zeros((0, 2), np.int64)
+    top = int(padded.sum())
+    return _ext.Schedule(
+        schedule.steps, placements, empty, empty, max(top, 1), top, schedule.alignment
+    )
+
+
+@hypothesis.given(seed=st.integers(0, 2**16))
+def test_layered_plans_are_valid_and_keep_every_value(seed):
+    """Random steps have no layers: wherever they are divided, nothing may change."""
+    step, arguments, graph = random_graph(seed)
+    if any(graph.core.op_workspace_bytes):
+        graph.core.arrays()  # Scratch has no address in these schedules.
+    expected = run(step.program, arguments)
+    for schedule in layered_schedules(graph, 64)[::4]:
+        assert _ext.validate(graph.core, with_addresses(graph, schedule)) == []
+        placement = XlaPlacement(step.program, "cpu")
+        program = placement.realize(graph, schedule, is_guarded=False).program
+        assert_trees_equal(run(program, arguments), expected)
+
+
+def test_layers_of_a_network_are_found(made):
+    """Of a plan with a boundary per layer, little but the layers' results is kept."""
+    _, graph = made
+    schedules = layered_schedules(graph, 64)
+    least = min(schedules, key=lambda s: s.statistics.max_live_bytes)
+    most = unconstrained(graph, _ext.PlanOptions()).statistics.max_live_bytes
+    assert least.statistics.max_live_bytes < 0.7 * most
+    assert 0 < least.statistics.recompute_seconds < least.statistics.compute_seconds
+    overhead = least.statistics.recompute_seconds / least.statistics.compute_seconds
+    assert least.statistics.compute_overhead == pytest.approx(1 + overhead)
+
+
+def test_what_is_overwritten_is_not_read_again(made):
+    """The weights are donated: layers are made again before theirs are updated."""
+    step, graph = made
+    assert graph.overwritten_by
+    arguments = mlp_arguments(layers=LAYERS)
+    expected = run(step.program, arguments)
+    for schedule in layered_schedules(graph, 64):
+        assert _ext.validate(graph.core, with_addresses(graph, schedule)) == []
+        segments = cut(graph, schedule, fence_free_inputs=True, is_guarded=False)
+        counts = [len(segment.executions) for segment in segments]
+        assert counts == counts_without_guards(graph, schedule)
+        overwritten = set()
+        for execution in itertools.chain(*(s.executions for s in segments)):
+            inputs = graph.operations[execution.operation].inputs
+            assert overwritten.isdisjoint(inputs)
+            overwritten.update(graph.overwritten_by.get(execution.operation, ()))
+        program = XlaPlacement(step.program, "cpu").realize(graph, schedule).program
+        assert_trees_equal(run(program, arguments), expected)
+
+
+@hypothesis.given(seed=st.integers(0, 2**16))
+def test_the_free_order_is_one_that_may_be_run(seed):
+    """Within segments, after what makes what is read; the same versions and uses."""
+    _, _, graph = random_graph(seed)
+    for schedule in layered_schedules(graph, 64)[::4]:
+        lives = lifetimes(graph, schedule)
+        counts = counts_without_guards(graph, schedule)
+        free = in_free_order(graph, lives, counts)
+        ends = np.cumsum(counts)
+        for first, end in zip([0, *ends[:-1]], ends, strict=True):
+            assert sorted(free.operation[first:end]) == sorted(lives.operation[first:end])
+        there = set(range(graph.num_inputs))
+        for operation in free.operation:
+            assert there.issuperset(graph.operations[operation].inputs)
+            there.update(graph.operations[operation].outputs)
+        for version in free.versions:
+            assert version.uses[0] == version.first
+            assert version.last >= version.uses[-1]
+        kept = sorted((v.tensor, len(v.uses)) for v in lives.versions)
+        assert sorted((v.tensor, len(v.uses)) for v in free.versions) == kept
+        assert sum(free.workspace_bytes) == sum(lives.workspace_bytes)
+
+
+def test_the_free_order_frees_before_it_makes():
+    """Two branches that each make much and leave little, in the worst order."""
+    import jax.numpy as jnp
+
+    def branches(x):
+        large = [jnp.tile(x, 64) * k for k in (1.0, 2.0)]
+        return sum(value.sum() for value in large)
+
+    step = traced(branches, jnp.ones(1024))
+    equations = step.program.eqns
+    assert equations
