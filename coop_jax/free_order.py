@@ -2,7 +2,7 @@
 
 XLA orders a step so that little is alive, and only a fence holds it back. So of what could
 run next, in a segment without guards, the one comes first that frees most beyond what it
-makes: XLA's list scheduler, on our operations.
+makes: that is XLA's list scheduler, one of those it takes the best of, on our operations.
 """
 
 from __future__ import annotations

@@ -42,8 +42,20 @@ class ExpectedHeap:
 
 
 def expected_heap(graph: StepGraph, schedule: Schedule) -> ExpectedHeap:
-    """What XLA:TPU is expected to need for the tensors and workspaces of a schedule."""
-    lives = _lifetimes(graph, schedule)
+    """What XLA:TPU is expected to need for the tensors and workspaces of a schedule.
+
+    Layered plans are cut without guards and run as XLA likes: it tries several orders and
+    takes the best. Here that is the plan's or the free one.
+    """
+    orders = [lifetimes(graph, schedule)]
+    if isinstance(schedule, LayeredSchedule):
+        counts = counts_without_guards(graph, schedule)
+        orders.append(in_free_order(graph, orders[0], counts))
+    found = (_packed(graph, schedule, lives) for lives in orders)
+    return min(found, key=lambda expected: expected.bytes)
+
+
+def _packed(graph: StepGraph, schedule: Schedule, lives: Lifetimes) -> ExpectedHeap:
     packed = [
         _ext.xla_heap_bytes(
             *_blocks(graph, schedule, lives, near), alignment=schedule.alignment
@@ -51,14 +63,6 @@ def expected_heap(graph: StepGraph, schedule: Schedule) -> ExpectedHeap:
         for near in _GUESSES
     ]
     return ExpectedHeap(int(np.median(packed)), int(np.std(packed)) // 2)
-
-
-def _lifetimes(graph: StepGraph, schedule: Schedule | LayeredSchedule) -> Lifetimes:
-    """Layered plans are cut without guards, and run as XLA likes."""
-    lives = lifetimes(graph, schedule)
-    if isinstance(schedule, LayeredSchedule):
-        return in_free_order(graph, lives, counts_without_guards(graph, schedule))
-    return lives
 
 
 def bytes_alive(graph: StepGraph, schedule: Schedule) -> int:

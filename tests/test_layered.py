@@ -4,10 +4,12 @@ import itertools
 
 import hypothesis
 import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from random_programs import random_function
-from steps import assert_trees_equal, compiled_graph, mlp_arguments, mlp_step, run, traced
+from steps import assert_trees_equal, compiled_graph, mlp_arguments, run, traced
 from test_rewrite import random_materialization
 
 from coop_jax import _ext
@@ -15,6 +17,7 @@ from coop_jax.free_order import in_free_order
 from coop_jax.graph import build_graph
 from coop_jax.layered import layered_schedules
 from coop_jax.lifetimes import lifetimes
+from coop_jax.materialize import Materialization
 from coop_jax.plan import unconstrained
 from coop_jax.realize import XlaPlacement
 from coop_jax.segments import counts_without_guards, cut
@@ -23,9 +26,27 @@ from coop_jax.targets import named
 LAYERS = 8
 
 
+def deep_step(weights, x):
+    """SGD step of blocks that store several values, of which one passes on."""
+
+    def loss(weights):
+        hidden = x
+        for w in weights:
+            inner = jnp.tanh(jnp.tanh(jnp.tanh(hidden @ w) @ w) @ w)
+            hidden = hidden + inner
+        return jnp.mean(hidden**2)
+
+    grads = jax.grad(loss)(weights)
+    return [w - 0.1 * g for w, g in zip(weights, grads, strict=True)]
+
+
+def deep_arguments():
+    return mlp_arguments(layers=LAYERS, batch=2048, width=256)
+
+
 @pytest.fixture(scope="module")
 def made():
-    step = traced(mlp_step, *mlp_arguments(layers=LAYERS), donate_argnums=0)
+    step = traced(deep_step, *deep_arguments(), donate_argnums=0)
     return step, compiled_graph(step)
 
 
@@ -54,8 +75,6 @@ def with_addresses(graph, schedule):
 def test_layered_plans_are_valid_and_keep_every_value(seed):
     """Random steps have no layers: wherever they are divided, nothing may change."""
     step, arguments, graph = random_graph(seed)
-    if any(graph.core.op_workspace_bytes):
-        graph.core.arrays()  # Scratch has no address in these schedules.
     expected = run(step.program, arguments)
     for schedule in layered_schedules(graph, 64)[::4]:
         assert _ext.validate(graph.core, with_addresses(graph, schedule)) == []
@@ -70,7 +89,7 @@ def test_layers_of_a_network_are_found(made):
     schedules = layered_schedules(graph, 64)
     least = min(schedules, key=lambda s: s.statistics.max_live_bytes)
     most = unconstrained(graph, _ext.PlanOptions()).statistics.max_live_bytes
-    assert least.statistics.max_live_bytes < 0.7 * most
+    assert least.statistics.max_live_bytes < most / 2
     assert 0 < least.statistics.recompute_seconds < least.statistics.compute_seconds
     overhead = least.statistics.recompute_seconds / least.statistics.compute_seconds
     assert least.statistics.compute_overhead == pytest.approx(1 + overhead)
@@ -80,7 +99,7 @@ def test_what_is_overwritten_is_not_read_again(made):
     """The weights are donated: layers are made again before theirs are updated."""
     step, graph = made
     assert graph.overwritten_by
-    arguments = mlp_arguments(layers=LAYERS)
+    arguments = deep_arguments()
     expected = run(step.program, arguments)
     for schedule in layered_schedules(graph, 64):
         assert _ext.validate(graph.core, with_addresses(graph, schedule)) == []
@@ -92,7 +111,8 @@ def test_what_is_overwritten_is_not_read_again(made):
             inputs = graph.operations[execution.operation].inputs
             assert overwritten.isdisjoint(inputs)
             overwritten.update(graph.overwritten_by.get(execution.operation, ()))
-        program = XlaPlacement(step.program, "cpu").realize(graph, schedule).program
+        placement = XlaPlacement(step.program, "cpu")
+        program = placement.realize(graph, schedule, is_guarded=False).program
         assert_trees_equal(run(program, arguments), expected)
 
 
@@ -120,13 +140,19 @@ def test_the_free_order_is_one_that_may_be_run(seed):
 
 
 def test_the_free_order_frees_before_it_makes():
-    """Two branches that each make much and leave little, in the worst order."""
-    import jax.numpy as jnp
+    """Two values that are each used up by what reads them, both made first."""
 
     def branches(x):
-        large = [jnp.tile(x, 64) * k for k in (1.0, 2.0)]
-        return sum(value.sum() for value in large)
+        large = [jnp.outer(x, x) * k for k in (1.0, 2.0)]
+        return [value.sum() for value in large]
 
-    step = traced(branches, jnp.ones(1024))
-    equations = step.program.eqns
-    assert equations
+    step = traced(branches, jnp.ones(256))
+    size = 256 * 256 * 4
+    stored = {v: size for e in step.program.eqns for v in e.outvars if v.aval.size > 256}
+    found = Materialization(stored, {}, {}, 0, "rules")
+    graph = build_graph(step.program, found, named("cpu"))
+    schedule = unconstrained(graph, _ext.PlanOptions())
+    lives = lifetimes(graph, schedule)
+    free = in_free_order(graph, lives, counts_without_guards(graph, schedule))
+    before, after = (order.live_bytes(graph.in_pool_bytes).max() for order in (lives, free))
+    assert after < before
