@@ -94,16 +94,17 @@ class _Forward:
         for number, operation in enumerate(graph.operations[: self._turn + 1]):
             self._last_forward[list(operation.inputs)] = number
         is_forward = is_made & (made <= self._turn)
-        self._crosses = is_forward & (last > self._turn)
+        crosses = is_forward & (last > self._turn)
         idle_made = np.zeros(count, np.int64)
-        np.add.at(idle_made, made[self._crosses], size[self._crosses])
+        np.add.at(idle_made, made[crosses], size[crosses])
         self._idle_made = np.cumsum(idle_made)
         self._carried = _passing(
             made[is_forward], self._last_forward[is_forward], size[is_forward], count
         )
         self._made = made
         can_run_again = np.array(core.arrays()["op_recomputable"], bool)
-        self._may_drop = self._crosses & (last < count) & ~core.tensor_pinned & (size > 0)
+        # Also what is not read on the way back itself: what is made again may read it.
+        self._may_drop = is_forward & (last < count) & ~core.tensor_pinned & (size > 0)
         self._may_drop &= can_run_again[np.maximum(made, 0)]
         self.idle_bytes = int(self._idle_made[-1])
 
