@@ -22,6 +22,9 @@ from coop_jax.plan import COMPUTE, EVICT, FREE, RECOMPUTE
 # A layer makes at least this part, and at most this multiple, of what it would if all made
 # the same.
 _LEAST, _MOST = 0.75, 1.25
+# Of the idle bytes: what is so small is kept. Means and variances of a normalization take
+# nothing, and to make them again means to read all they are of.
+_NEGLIGIBLE = 1e-4
 # What passes is as little as the least in reach if it is this multiple at most.
 _AS_LITTLE = 1.02
 # Into so many layers at most; by this factor fewer from one plan to the next.
@@ -104,7 +107,8 @@ class _Forward:
         self._made = made
         can_run_again = np.array(core.arrays()["op_recomputable"], bool)
         # Also what is not read on the way back itself: what is made again may read it.
-        self._may_drop = is_forward & (last < count) & ~core.tensor_pinned & (size > 0)
+        self._may_drop = is_forward & (last < count) & ~core.tensor_pinned
+        self._may_drop &= size > _NEGLIGIBLE * self._idle_made[-1]
         self._may_drop &= can_run_again[np.maximum(made, 0)]
         self.idle_bytes = int(self._idle_made[-1])
 
