@@ -7,11 +7,12 @@ that block; the same tensor recomputed is another version.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
 from coop_jax.graph import StepGraph
-from coop_jax.plan import COMPUTE, RECOMPUTE, Schedule
+from coop_jax.plan import COMPUTE, RECOMPUTE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,8 +55,8 @@ class Lifetimes:
         return np.cumsum(change[:-1]) + self.workspace_bytes
 
 
-def lifetimes(graph: StepGraph, schedule: Schedule) -> Lifetimes:
-    """Read the versions off a schedule; those outside of the pool are left out."""
+def lifetimes(graph: StepGraph, schedule: Any) -> Lifetimes:
+    """Read the versions off a schedule, layered or not; without those outside the pool."""
     size = graph.in_pool_bytes
     made: dict[int, list[int]] = {}
     for step, tensor, _, _ in schedule.placements.tolist():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
+from typing import Any
 
 from coop_jax._compat import Literal
 from coop_jax.costs import aval_bytes
@@ -63,12 +64,12 @@ def cut(
     return [Segment(tuple(g), f) for g, f in zip(groups, fenced, strict=True)]
 
 
-def counts_without_guards(graph: StepGraph, schedule: Schedule) -> list[int]:
+def counts_without_guards(graph: StepGraph, schedule: Any) -> list[int]:
     """Executions of every segment of a schedule that is cut without guards."""
     return [len(group) for group in _groups(graph, _executions(graph, schedule), ())]
 
 
-def _executions(graph: StepGraph, schedule: Schedule) -> list[Execution]:
+def _executions(graph: StepGraph, schedule: Any) -> list[Execution]:
     made: dict[int, list[int]] = {}
     for step, tensor, _, _ in schedule.placements.tolist():
         made.setdefault(step, []).append(tensor)

@@ -9,6 +9,7 @@ What it keeps near is not known exactly, so the plan is packed for several guess
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class ExpectedHeap:
     spread_bytes: int
 
 
-def expected_heap(graph: StepGraph, schedule: Schedule) -> ExpectedHeap:
+def expected_heap(graph: StepGraph, schedule: Any) -> ExpectedHeap:
     """What XLA:TPU is expected to need for the tensors and workspaces of a schedule.
 
     Layered plans are cut without guards and run as XLA likes: it tries several orders and
@@ -55,7 +56,7 @@ def expected_heap(graph: StepGraph, schedule: Schedule) -> ExpectedHeap:
     return min(found, key=lambda expected: expected.bytes)
 
 
-def _packed(graph: StepGraph, schedule: Schedule, lives: Lifetimes) -> ExpectedHeap:
+def _packed(graph: StepGraph, schedule: Any, lives: Lifetimes) -> ExpectedHeap:
     packed = [
         _ext.xla_heap_bytes(
             *_blocks(graph, schedule, lives, near), alignment=schedule.alignment
@@ -87,7 +88,7 @@ def blocks_in_main_memory(graph: StepGraph, schedule: Schedule) -> np.ndarray:
 
 
 def _blocks(
-    graph: StepGraph, schedule: Schedule, lives: Lifetimes, near: NearMemory
+    graph: StepGraph, schedule: Any, lives: Lifetimes, near: NearMemory
 ) -> np.ndarray:
     blocks: list[list[int]] = []
     # Blocks that last to their version's end, where another version may take them over.
@@ -119,7 +120,7 @@ def _begin_together(graph: StepGraph, lives: Lifetimes) -> np.ndarray:
     return np.maximum.accumulate(np.where(is_next, 0, number))
 
 
-def _taken_over(schedule: Schedule) -> dict[tuple[int, int], int]:
+def _taken_over(schedule: Any) -> dict[tuple[int, int], int]:
     """The tensor whose block a tensor takes over, by execution and the new tensor."""
     execution = np.cumsum(np.isin(schedule.steps[:, 0], (COMPUTE, RECOMPUTE))) - 1
     return {
