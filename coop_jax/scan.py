@@ -81,11 +81,14 @@ def scan_tightest(
     graphs: Sequence[StepGraph], options: PlanOptions, smallest_pool: int
 ) -> list[Scanned]:
     """Plans with the smallest pools, the most promising first."""
-    found = _layered(graphs)
+    found: dict[bytes, Scanned] = {}
     for i in range(_TIGHTEST):
         pool = int(smallest_pool / _FACTOR**i) + 1
         plans = _plans(graphs, options, pool, _TIGHTEST_PREFERENCES)
         found.update((plan.key, plan) for plan in plans)
+    most = max((plan.likely_bytes for plan in found.values()), default=0)
+    layered = _layered(graphs).items()
+    found.update((key, plan) for key, plan in layered if plan.likely_bytes <= most)
     return sorted(found.values(), key=_promise)
 
 
