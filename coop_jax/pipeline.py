@@ -32,9 +32,9 @@ from coop_jax.verify import BudgetSearch
 
 # What XLA's temporaries take beyond the buffers it lists counts as fixed up to this part.
 _MOST_UNLISTED = 10
-# The part of what XLA does not list of a step as written that a plan is expected to have. On
-# a TPU that is tables of its copies between memories: of a BiLSTM's and of SPOS's plans half
-# and less. (A ViT's have more than the step as written, but little of either.)
+# Of what XLA does not list of a step as written, a plan is expected to have this part. On a
+# TPU that is tables of its copies between memories: of plans of a BiLSTM half or less. (Of
+# a ViT's, a third more, but there it is little.)
 _UNLISTED_OF_PLANS = {"tpu": 0.5}
 # Compilations before any plan: the step as written, and the one that says what is stored.
 _OF_UNMODIFIED = 2
