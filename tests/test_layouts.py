@@ -95,7 +95,7 @@ def test_a_batch_of_fences_has_other_dimensions():
 
 @NEEDS_TPU
 def test_results_do_not_wait_to_be_copied():
-    """Moments in an order of their own would, until the end of the step."""
+    """Moments in an order of their own once did, until the end of the step."""
     device = topology.named_device("v5e")
     shapes = topology.placed(adam_shapes(), device)
     step = traced(adam_step, *shapes, donate_argnums=(0, 1))
@@ -104,20 +104,12 @@ def test_results_do_not_wait_to_be_copied():
     assert stored.layouts
     graph = build_graph(step.program, stored, named("v5e"), early=True)
     schedule = smallest_pool(graph, planner_options("search", TPU_ALIGNMENT)).schedule
-
-    def longest_wait(layouts):
-        """From where a result is made to where it is copied, as part of the step."""
-        placement = XlaPlacement(step.program, "tpu", layouts)
-        compiled = step.compile(placement.realize(graph, schedule).program)
-        module = read_module(compiled.module)
-        order = module.sequences[module.entry]
-        when = {number: at for at, number in enumerate(order)}
-        waits = [0]
-        for number in module.instructions[module.roots[module.entry]].operands:
-            copy = module.instructions[number]
-            if copy.opcode == "copy":
-                waits.append(when[number] - when[copy.operands[0]])
-        return max(waits) / len(order)
-
-    assert longest_wait(stored.layouts) < 0.05
-    assert longest_wait({}) > 0.25
+    placement = XlaPlacement(step.program, "tpu", stored.layouts)
+    compiled = step.compile(placement.realize(graph, schedule).program)
+    module = read_module(compiled.module)
+    order = module.sequences[module.entry]
+    when = {number: at for at, number in enumerate(order)}
+    for number in module.instructions[module.roots[module.entry]].operands:
+        copy = module.instructions[number]
+        if copy.opcode == "copy":
+            assert when[number] - when[copy.operands[0]] < 0.05 * len(order)
