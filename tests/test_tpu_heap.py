@@ -12,6 +12,7 @@ from steps import TARGET, compiled_graph, mlp_arguments, mlp_step, traced
 from coop_jax import materialize, scan, tpu_heap
 from coop_jax.candidates import Candidate, Measured
 from coop_jax.graph import build_graph
+from coop_jax.layered import layered_schedules
 from coop_jax.lifetimes import lifetimes
 from coop_jax.measure import compile_measured, memory_figures
 from coop_jax.plan import PlanOptions, plan_pool, planner_options, unconstrained
@@ -190,15 +191,19 @@ def test_guards_stand_where_a_plan_gets_out_of_hand(made, monkeypatch, missed_by
 
 
 def test_layered_plans_have_no_guards(made, monkeypatch):
-    monkeypatch.setattr(
-        "coop_jax.scanned_search.scan_tightest",
-        lambda *args: [p for p in scan.scan_tightest(*args) if p.is_layered],
-    )
+    """However much they miss by: they are made of what XLA orders by itself."""
+    graph = made[1]
+    plans = [
+        scan.Scanned(graph, schedule, tpu_heap.expected_heap(graph, schedule))
+        for schedule in layered_schedules(graph, 64)
+    ]
+    assert plans
+    assert all(plan.is_layered for plan in plans)
+    monkeypatch.setattr("coop_jax.scanned_search.scan_tightest", lambda *_: plans)
     search, compiled, guarded = scanned_search(made, (1 << 20, 0))
     search.tightest(0)
-    assert compiled
+    assert len(compiled) == min(3, len(plans))
     assert not any(guarded)
-    assert len({id(m.candidate.schedule) for m in compiled}) == len(compiled)
 
 
 def test_only_tpus_are_searched_so(made):
