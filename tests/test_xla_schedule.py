@@ -11,6 +11,7 @@ from steps import NEEDS_CUDA, NEEDS_TPU, mlp_arguments, mlp_step, traced
 from coop_jax import materialize, topology, xla_live, xla_schedule, xla_shape
 from coop_jax.hlo_module import read_module
 from coop_jax.measure import memory_figures
+from coop_jax.targets import TPU_ALIGNMENT
 from coop_jax.xla_proto import read_stored_module
 
 
@@ -85,7 +86,7 @@ def test_a_gpu_that_is_not_there():
 def test_a_tpu_that_is_not_there(dtype):
     """Activations too large for the chip's vector memory all lie in main memory."""
     step, compiled = compiled_for("v5e", layers=4, batch=131072, width=256, dtype=dtype)
-    heap_bytes = xla_live.heap_bytes(module_of(compiled), on_tpu=True)
+    heap_bytes = xla_live.heap_bytes(module_of(compiled), alignment=TPU_ALIGNMENT)
     assert heap_bytes == pytest.approx(memory_figures(compiled).temp_bytes, rel=0.01)
     found = materialize.of_compiled(step.program, compiled)
     assert found.source == "compiled"
