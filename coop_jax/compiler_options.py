@@ -1,11 +1,11 @@
 """Compiler options: what XLA is told of every version of a step.
 
 XLA:TPU packs its main memory like an allocator at run time, each buffer into the smallest
-gap when it begins. That leaves gaps, in plans more than in steps as written: of a U-Net's
-temporaries a third. Only where the result is more than the device has does XLA pack again,
-by size and by length of life, which leaves hardly any. A budget is there to be kept on any
-device: so XLA is told to pack well at once, for the step as written, for policies that it
-is compared with, and for plans. It takes no longer, and changes nothing but addresses.
+gap when it begins. That leaves gaps, in plans more than in steps as written. Only where the
+result is more than the device has does XLA pack again, by size and by length of life, which
+leaves hardly any. A budget is there to be kept on any device: so XLA is told to pack well
+at once, for the step as written, for policies that it is compared with, and for plans. It
+changes nothing but addresses.
 """
 
 from __future__ import annotations

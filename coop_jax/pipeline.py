@@ -33,8 +33,8 @@ from coop_jax.verify import BudgetSearch
 # What XLA's temporaries take beyond the buffers it lists counts as fixed up to this part.
 _MOST_UNLISTED = 10
 # Of what XLA does not list of a step as written, a plan is expected to have this part. On a
-# TPU that is tables of its copies between memories: of plans of a BiLSTM half or less. (Of
-# a ViT's, a third more, but there it is little.)
+# TPU that is tables of its copies between memories: plans of a BiLSTM have far fewer, and
+# plans of a ViT some more, but there it is little.
 _UNLISTED_OF_PLANS = {"tpu": 0.5}
 # Compilations before any plan: the step as written, and the one that says what is stored.
 _OF_UNMODIFIED = 2

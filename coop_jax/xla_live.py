@@ -13,6 +13,8 @@ from coop_jax.hlo_module import HloModule
 from coop_jax.xla_schedule import Flow, kinds_of_storage
 from coop_jax.xla_shape import Index
 
+ALIGNMENT = 64  # bytes, elsewhere than on TPUs
+
 
 def live_bytes(
     module: HloModule,
@@ -64,7 +66,7 @@ def _is_copied_argument(module: HloModule, number: int) -> bool:
     return source.opcode == "parameter"
 
 
-def heap_bytes(module: HloModule, *, alignment: int = 64) -> int:
+def heap_bytes(module: HloModule, *, alignment: int = ALIGNMENT) -> int:
     """What the temporaries of a scheduled module need, as XLA packs them."""
     spans = _spans(Flow(module, module.entry), module)
     return _ext.xla_heap_bytes(*spans, alignment=alignment)

@@ -23,7 +23,6 @@ from coop_jax.targets import TPU_ALIGNMENT
 from coop_jax.xla_schedule import StoredBuffer
 from coop_jax.xla_shape import Index, is_tuple_shape
 
-_ALIGNMENT = 64  # bytes, elsewhere than on TPUs
 _ASSIGNMENT_BUFFERS, _ASSIGNMENT_ALLOCATIONS = 1, 3
 _BUFFER_ID, _BUFFER_SIZE, _BUFFER_DEFINED_AT = 1, 2, 3
 _LOCATION_SHAPE_INDEX, _LOCATION_INSTRUCTION_ID = 3, 4
@@ -120,7 +119,7 @@ def _assignment(compiled: Any) -> bytes:
 def _alignment(compiled: Any) -> int:
     shardings = jax.tree.leaves(compiled.input_shardings)
     is_on_tpu = any(d.platform == "tpu" for s in shardings for d in s.device_set)
-    return TPU_ALIGNMENT if is_on_tpu else _ALIGNMENT
+    return TPU_ALIGNMENT if is_on_tpu else xla_live.ALIGNMENT
 
 
 def _read_buffers(data: bytes) -> Iterator[StoredBuffer]:

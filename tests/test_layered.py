@@ -125,6 +125,18 @@ def test_what_is_overwritten_is_not_read_again(made):
         assert_trees_equal(run(program, arguments), expected)
 
 
+@pytest.mark.parametrize("length", [1, 2, 50])
+def test_a_step_without_a_way_back_has_no_layers(length):
+    def step(x):
+        for _ in range(length):
+            x = jnp.tanh(x) @ x
+        return x.sum()
+
+    step = traced(step, jnp.ones((8, 8)))
+    stored = random_materialization(step.program, 0, 0)
+    assert layered_schedules(build_graph(step.program, stored, named("cpu")), 64) == []
+
+
 @hypothesis.given(seed=st.integers(0, 2**16))
 def test_the_free_order_is_one_that_may_be_run(seed):
     """Within segments, after what makes what is read; the same versions and uses."""
