@@ -11,6 +11,7 @@ were off by up to a factor of two (see CHANGELOG); they remain for tracing under
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -21,9 +22,10 @@ import jax
 from coop_jax import _compat
 from coop_jax.accumulation import accumulations
 from coop_jax.constants import fills_an_array
+from coop_jax.copy_tables import unlisted_of_plans
 from coop_jax.costs import aval_bytes, is_fusible
 from coop_jax.hlo_module import Instruction
-from coop_jax.layouts import Order, layouts_of_results
+from coop_jax.layouts import Order, layouts_of
 from coop_jax.matching import consumers_of, stored_value
 from coop_jax.pool_gradient import pool_gradient_p, scratch_bytes
 from coop_jax.program import Program, writes
@@ -33,6 +35,7 @@ from coop_jax.xla_proto import StoredModule, read_stored_module
 from coop_jax.xla_schedule import StoredBuffer
 
 _SCOPE = "eqn"
+_LIFETIME = operator.attrgetter("lifetime")
 # A buffer of no equation that is kept for this part of the schedule is taken for lasting.
 _LASTING = 4
 _SCOPE_PATTERN = re.compile(rf"(?:^|/){_SCOPE}(\d+)(?:/|$)")
@@ -60,11 +63,13 @@ class Materialization:
         unlisted_bytes: what XLA's temporaries take beyond the buffers of equations: what
             it does not list, and what lasts for much of the step but belongs to no
             equation (XLA:GPU stores the zeros of a `relu`).
+        more_unlisted_of_plans: what plans are expected to need beyond that, or less if
+            negative (`coop_jax.copy_tables`).
         early_bytes: what XLA makes for an equation long before it runs, where there is no
             fence in between, by equation index.
         standing_bytes: arrays of constants that XLA keeps for much of the step, fences or
             not (`unnamed.standing_buffers`).
-        layouts: where XLA:TPU chooses layouts, those of the results, by variable.
+        layouts: those that XLA:TPU chose, by variable (`coop_jax.layouts`).
         rounded: values that XLA:TPU keeps in half precision (`coop_jax.rounded`).
     """
 
@@ -76,6 +81,7 @@ class Materialization:
     num_partitions: int = 1
     in_place: InPlace = "elementwise"
     unlisted_bytes: int = 0
+    more_unlisted_of_plans: int = 0
     early_bytes: dict[int, int] = dataclasses.field(default_factory=dict)
     standing_bytes: int = 0
     layouts: dict[Any, Order] = dataclasses.field(default_factory=dict)
@@ -137,10 +143,10 @@ def of_compiled(program: Program, compiled: Any) -> Materialization:
     num_partitions = max((len(s.device_set) for s in shardings), default=1)
     platforms = {d.platform for s in shardings for d in s.device_set}
     found = from_compiled(program, module, num_partitions, on_cpu=platforms == {"cpu"})
-    if "tpu" in platforms:
-        found = dataclasses.replace(found, layouts=layouts_of_results(program, module))
-    else:  # Half of a value's bytes are those of another one there.
-        found = dataclasses.replace(found, rounded={})
+    if "tpu" not in platforms:  # Half of a value's bytes are those of another one there.
+        found = dataclasses.replace(
+            found, layouts={}, rounded={}, more_unlisted_of_plans=0
+        )
     for platform, in_place in _IN_PLACE.items():
         if platform in platforms:
             return dataclasses.replace(found, in_place=in_place)
@@ -153,7 +159,7 @@ def from_compiled(
     """Read the materialisation of a tagged program off its compiled module."""
     inside = _instructions_by_computation(module)
     stored: dict[Any, int] = {}
-    near_bytes: dict[Any, int] = defaultdict(int)
+    kept: dict[Any, StoredBuffer] = {}  # Of several, the one that is kept longest.
     rounded: dict[Any, bool] = {}
     workspace: dict[int, int] = defaultdict(int)
     consumers = consumers_of(program)
@@ -200,8 +206,9 @@ def from_compiled(
         if buffer.kind == "argument":
             continue  # a result that takes over an argument: no memory of its own
         if value is not None:
-            stored[value] = max(stored.get(value, 0), buffer.size_bytes)
-            near_bytes[value] = max(near_bytes[value], buffer.near_bytes)
+            size_bytes = max(buffer.size_bytes, buffer.near_bytes)
+            stored[value] = max(stored.get(value, 0), size_bytes)
+            kept[value] = max(kept.get(value, buffer), buffer, key=_LIFETIME)
             is_half = is_rounded(value, buffer.value_sizes)
             rounded[value] = is_half and rounded.get(value, True)
         elif named:
@@ -237,17 +244,18 @@ def from_compiled(
             workspace[equation] += scratch
     halves = [v for v, is_half in rounded.items() if is_half]
     fusions = _fused_equations(module, inside) if halves else []
-    near_only = {v: n for v, n in near_bytes.items() if n and not stored[v]}
     return Materialization(
-        stored | near_only,
+        stored,
         dict(workspace),
         position,
         unmapped,
         "compiled",
         num_partitions,
         unlisted_bytes=module.unlisted_bytes + lasting,
+        more_unlisted_of_plans=unlisted_of_plans(module) - module.unlisted_bytes,
         early_bytes=dict(early),
         standing_bytes=standing_bytes,
+        layouts=layouts_of(program, module, kept, num_partitions),
         rounded=read_rounded(program, halves, consumers, fusions),
     )
 

@@ -32,10 +32,6 @@ from coop_jax.verify import BudgetSearch
 
 # What XLA's temporaries take beyond the buffers it lists counts as fixed up to this part.
 _MOST_UNLISTED = 10
-# Of what XLA does not list of a step as written, a plan is expected to have this part. On a
-# TPU that is tables of its copies between memories: plans of a BiLSTM have far fewer, and
-# plans of a ViT some more, but there it is little.
-_UNLISTED_OF_PLANS = {"tpu": 0.5}
 # Compilations before any plan: the step as written, and the one that says what is stored.
 _OF_UNMODIFIED = 2
 
@@ -160,8 +156,7 @@ def _search(
         fixed_bytes = predicted_fixed_bytes(traced.program)
     else:
         materialization = materialize.of_compiled(traced.program, tagged)
-        part = _UNLISTED_OF_PLANS.get(device.platform, 1.0)
-        fixed_bytes = unplanned_bytes(tagged, materialization, part)
+        fixed_bytes = unplanned_bytes(tagged, materialization, of_plans=True)
     options = planner_options(planner, target.alignment_bytes)
 
     def with_scratch(scratch_bytes: Mapping[int, int]) -> list[StepGraph]:
@@ -271,17 +266,20 @@ def predict_step(
 
 
 def unplanned_bytes(
-    tagged: Any, materialization: materialize.Materialization, unlisted_part: float = 1.0
+    tagged: Any, materialization: materialize.Materialization, *, of_plans: bool = False
 ) -> int:
-    """Arguments, results, and what XLA stores beside the values that are planned.
+    """Arguments, results, and what XLA stores beside the values that are planned, of the
+    step as written or of its plans.
 
     Of a step that mostly lives in a TPU's vector memory nearly everything is unlisted and
     not fixed at all: counted, it would refuse budgets that XLA keeps.
     """
     figures = memory_figures(tagged)
     most = figures.temp_bytes // _MOST_UNLISTED
-    unlisted_bytes = int(unlisted_part * min(materialization.unlisted_bytes, most))
-    return figures.fixed_bytes + unlisted_bytes + materialization.standing_bytes
+    unlisted_bytes = materialization.unlisted_bytes
+    if of_plans:
+        unlisted_bytes += materialization.more_unlisted_of_plans
+    return figures.fixed_bytes + min(unlisted_bytes, most) + materialization.standing_bytes
 
 
 def predicted_fixed_bytes(program: Program) -> int:

@@ -60,7 +60,7 @@ def rewrite(
             `constants.shared_zeros`.
         halved_bits: equations whose result passes a fence of its own, from
             `random_bits.kept_in_halves`.
-        layouts: of the results, by variable, where fences have to keep them.
+        layouts: by variable, where fences have to keep them.
         rounded: values that are kept in half precision from one segment to the next,
             where nobody reads them whole there.
         arena: what waits in the arena: then the boundaries are exchanges, and the first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -53,6 +54,12 @@ def dimension_orders(shape: bytes) -> list[tuple[int, ...]]:
         layout = b"".join(v for field, v in fields(array) if field == _SHAPE_LAYOUT)
         orders.append(tuple(reversed(repeated(layout, _LAYOUT_MINOR_TO_MAJOR))))
     return orders
+
+
+def dimensions_of(array: bytes) -> tuple[int, ...]:
+    """The dimensions of an array."""
+    found = (integers(v) for field, v in fields(array) if field == _SHAPE_DIMENSIONS)
+    return tuple(itertools.chain.from_iterable(found))
 
 
 def sizes_of(shape: bytes) -> tuple[int, int, tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Layouts of results, and that fences keep them."""
+"""Layouts of results and of what is kept, and that fences keep them."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,6 @@ from steps import NEEDS_TPU, mlp_arguments, mlp_step, traced
 from coop_jax import materialize, topology
 from coop_jax.graph import build_graph
 from coop_jax.hlo_module import read_module
-from coop_jax.layouts import layouts_of_results
 from coop_jax.placement import fence_p
 from coop_jax.plan import planner_options, smallest_pool
 from coop_jax.realize import XlaPlacement
@@ -45,17 +44,33 @@ def adam_shapes(blocks=4, batch=4096, width=512):
 
 def layouts_of(step):
     compiled = step.compile(materialize.tag(step.program))
-    return layouts_of_results(step.program, read_stored_module(compiled))
+    module = read_stored_module(compiled)
+    return materialize.from_compiled(step.program, module).layouts
 
 
 def test_results_have_one_each():
     weights, x = mlp_arguments(layers=2)
     step = traced(mlp_step, weights, x, donate_argnums=0)
     *results, _loss = step.program.outvars
-    assert layouts_of(step) == dict.fromkeys(results, (0, 1))
+    orders = layouts_of(step)
+    assert {v: orders[v] for v in results} == dict.fromkeys(results, (0, 1))
 
 
-def test_kernels_of_convolutions_are_left_to_xla():
+def test_what_is_kept_has_the_order_that_it_is_kept_in():
+    """Of a value that two others are made of, in a shape of its own: not of the rest."""
+    step = traced(adam_step, *adam_shapes(blocks=2, batch=64, width=8))
+    found = layouts_of(step)
+    products = [
+        eqn.outvars[0]
+        for eqn in step.program.eqns
+        if eqn.primitive.name == "dot_general" and eqn.outvars[0].aval.shape == (64, 32)
+    ]
+    assert {found.get(v) for v in products} >= {(0, 1)}
+    assert all(sorted(order) == list(range(v.aval.ndim)) for v, order in found.items())
+    assert all(v.aval.ndim > 1 for v in found)
+
+
+def test_kernels_and_images_of_convolutions_are_left_to_xla():
     def step(kernel, head, images):
         def loss(kernel, head):
             rows = jax.lax.conv(images, kernel, (1, 1), "SAME")
@@ -67,7 +82,9 @@ def test_kernels_of_convolutions_are_left_to_xla():
     shapes = (4, 4, 3, 3), (256, 10), (2, 4, 8, 8)
     step = traced(step, *map(jnp.ones, shapes), donate_argnums=(0, 1))
     _, head = step.program.outvars
-    assert layouts_of(step) == {head: (0, 1)}
+    found = layouts_of(step)
+    assert found[head] == (0, 1)
+    assert {len(v.aval.shape) for v in found} == {2}
 
 
 @pytest.mark.parametrize("platform", ["tpu", "cuda", "cpu"])

@@ -1,0 +1,30 @@
+"""Copy tables: what XLA:TPU takes for copies between its memories, and does not list.
+
+Every asynchronous copy has a table in main memory for the whole step, in a unit of its
+own, and one that copies a slice has two. What else is not listed is little, and the same
+for every version of a step (`tests/test_copy_tables.py`).
+"""
+
+from __future__ import annotations
+
+from coop_jax.targets import TPU_ALIGNMENT
+from coop_jax.xla_proto import StoredModule
+
+_COPY_TABLES = {"copy-start": 1, "async-start": 2}
+
+
+def unlisted_of_plans(module: StoredModule) -> int:
+    """Bytes that plans of a step as written are expected to need and XLA not to list.
+
+    Plans have about as many copies. But of slices, which are of what waits in between,
+    some have far fewer: one table is counted for each.
+    """
+    counts = _tables(module)
+    others = max(0, module.unlisted_bytes - TPU_ALIGNMENT * sum(counts))
+    return TPU_ALIGNMENT * len(counts) + others
+
+
+def _tables(module: StoredModule) -> list[int]:
+    """How many every copy has."""
+    opcodes = (module.instructions[number].opcode for number in module.schedule)
+    return [_COPY_TABLES[opcode] for opcode in opcodes if opcode in _COPY_TABLES]
