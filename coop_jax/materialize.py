@@ -144,9 +144,7 @@ def of_compiled(program: Program, compiled: Any) -> Materialization:
     platforms = {d.platform for s in shardings for d in s.device_set}
     found = from_compiled(program, module, num_partitions, on_cpu=platforms == {"cpu"})
     if "tpu" not in platforms:  # Half of a value's bytes are those of another one there.
-        found = dataclasses.replace(
-            found, layouts={}, rounded={}, more_unlisted_of_plans=0
-        )
+        found = dataclasses.replace(found, layouts={}, rounded={}, more_unlisted_of_plans=0)
     for platform, in_place in _IN_PLACE.items():
         if platform in platforms:
             return dataclasses.replace(found, in_place=in_place)

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from coop_jax import _compat, materialize, topology
@@ -16,6 +17,8 @@ from coop_jax.targets import Target
 from coop_jax.traced_step import TracedStep
 
 TARGET = Target("test", "cpu", {32: 1e11, 16: 1e11}, 1e10, 64)
+
+ADAM = optax.adam(1e-3)
 
 # To compile for a device that is not there.
 NEEDS_CUDA = pytest.mark.skipif(
@@ -46,6 +49,29 @@ def mlp_arguments(layers: int = 8, batch: int = 512, width: int = 64, dtype="flo
         jnp.asarray(random.normal(size=(width, width)) * 0.1, dtype) for _ in range(layers)
     ]
     return weights, jnp.asarray(random.normal(size=(batch, width)), dtype)
+
+
+def adam_step(weights, state, x):
+    """A residual network of feed-forward blocks, as in a transformer."""
+
+    def loss(weights):
+        hidden = x
+        for up, down in weights:
+            hidden = hidden + jax.nn.gelu(hidden @ up) @ down
+        return jnp.mean(hidden**2)
+
+    gradients = jax.grad(loss)(weights)
+    updates, state = ADAM.update(gradients, state, weights)
+    return optax.apply_updates(weights, updates), state
+
+
+def adam_shapes(blocks=4, batch=4096, width=512):
+    """Types of the arguments: no array is made."""
+    up = jax.ShapeDtypeStruct((width, 4 * width), "float32")
+    down = jax.ShapeDtypeStruct((4 * width, width), "float32")
+    weights = [(up, down)] * blocks
+    state = jax.eval_shape(ADAM.init, weights)
+    return weights, state, jax.ShapeDtypeStruct((batch, width), "float32")
 
 
 def pooled_step(weights, images):

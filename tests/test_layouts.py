@@ -3,9 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from steps import NEEDS_TPU, mlp_arguments, mlp_step, traced
+from steps import NEEDS_TPU, adam_shapes, adam_step, mlp_arguments, mlp_step, traced
 
 from coop_jax import materialize, topology
 from coop_jax.graph import build_graph
@@ -15,31 +14,6 @@ from coop_jax.plan import planner_options, smallest_pool
 from coop_jax.realize import XlaPlacement
 from coop_jax.targets import TPU_ALIGNMENT, named
 from coop_jax.xla_proto import read_stored_module
-
-OPTIMIZER = optax.adam(1e-3)
-
-
-def adam_step(weights, state, x):
-    """A residual network of feed-forward blocks, as in a transformer."""
-
-    def loss(weights):
-        hidden = x
-        for up, down in weights:
-            hidden = hidden + jax.nn.gelu(hidden @ up) @ down
-        return jnp.mean(hidden**2)
-
-    gradients = jax.grad(loss)(weights)
-    updates, state = OPTIMIZER.update(gradients, state, weights)
-    return optax.apply_updates(weights, updates), state
-
-
-def adam_shapes(blocks=4, batch=4096, width=512):
-    """Types of the arguments: no array is made."""
-    up = jax.ShapeDtypeStruct((width, 4 * width), "float32")
-    down = jax.ShapeDtypeStruct((4 * width, width), "float32")
-    weights = [(up, down)] * blocks
-    state = jax.eval_shape(OPTIMIZER.init, weights)
-    return weights, state, jax.ShapeDtypeStruct((batch, width), "float32")
 
 
 def layouts_of(step):
@@ -85,6 +59,27 @@ def test_kernels_and_images_of_convolutions_are_left_to_xla():
     found = layouts_of(step)
     assert found[head] == (0, 1)
     assert {len(v.aval.shape) for v in found} == {2}
+
+
+def test_fences_tell_the_order_of_whatever_passes():
+    step = traced(adam_step, *adam_shapes(blocks=4, batch=64, width=8))
+    stored = materialize.from_compiled(
+        step.program, read_stored_module(step.compile(materialize.tag(step.program)))
+    )
+    graph = build_graph(step.program, stored, named("v5e"))
+    schedule = smallest_pool(graph, planner_options("search", TPU_ALIGNMENT)).schedule
+    placement = XlaPlacement(step.program, "tpu", stored.layouts)
+    program = placement.realize(graph, schedule).program
+    told = [
+        (v.aval.shape, order)
+        for eqn in program.eqns
+        if eqn.primitive is fence_p
+        for v, order in zip(eqn.invars, eqn.params["layouts"], strict=False)
+        if order is not None
+    ]
+    assert all(sorted(order) == list(range(len(shape))) for shape, order in told)
+    results = {v.aval.shape for v in program.outvars}
+    assert {shape for shape, _ in told} - results, "activations"
 
 
 @pytest.mark.parametrize("platform", ["tpu", "cuda", "cpu"])
