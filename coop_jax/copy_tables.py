@@ -1,8 +1,8 @@
 """Copy tables: what XLA:TPU takes for copies between its memories, and does not list.
 
 Every asynchronous copy has a table in main memory for the whole step, in a unit of its
-own, and one that copies a slice has two. What else is not listed is little, and the same
-for every version of a step (`tests/test_copy_tables.py`).
+own, and one that copies a slice has two. What else is not listed is little
+(`tests/test_copy_tables.py`).
 """
 
 from __future__ import annotations
