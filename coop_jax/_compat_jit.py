@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
 from jax._src import core as _core
 from jax._src import effects as _effects
 from jax._src import pjit as _pjit
@@ -159,7 +158,7 @@ def dispatcher(jitted: Any, miss: Miss) -> Callable:
     key = _pxla.JitGlobalCppCacheKeys(
         donate_argnums=info.donate_argnums, donate_argnames=info.donate_argnames
     )
-    return _jaxlib.pjit(
+    dispatch = _jaxlib.pjit(
         getattr(jitted, "__name__", "step"),
         jitted._fun,
         cache_miss,
@@ -170,6 +169,8 @@ def dispatcher(jitted: Any, miss: Miss) -> Callable:
         _pxla.cc_shard_arg,
         _pjit.make_jit_cpp_cache(_KINDS_OF_ARGUMENTS),
     )
+    dispatch._fun = jitted._fun  # what `jax.debug_nans` runs again, operation by operation
+    return dispatch
 
 
 # Calls of more kinds are dispatched anew.
@@ -188,7 +189,7 @@ def call_with_fast_path(jitted: Any, args: tuple, kwargs: dict) -> tuple[Any, An
     return results, fast_path
 
 
-def with_weak_type(value: jax.Array, aval: Any) -> jax.Array:
+def with_weak_type(value: Any, aval: Any) -> Any:
     """The value, weakly typed if the type is."""
     if getattr(aval, "weak_type", False) == _core.typeof(value).weak_type:
         return value

@@ -20,9 +20,14 @@ def kind_of_arguments(jitted: Any, args: tuple, kwargs: dict) -> Any:
         ValueError, TypeError: `jax.jit`'s, if an argument is not valid.
     """
     signature, leaves = _compat_jit.parse_arguments(jitted, args, kwargs)
+    try:
+        avals = tuple(map(_compat_jit.abstract_value, leaves))
+    except (TypeError, OverflowError):
+        jitted.trace(*args, **kwargs)  # says which argument it is
+        raise
     return (
         signature,
-        tuple(_compat_jit.abstract_value(leaf) for leaf in leaves),
+        avals,
         tuple(map(_placement, leaves)),
         _compat.trace_context(),
     )

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-
 from coop_jax import _compat, _ext, materialize
 from coop_jax.arena import NO_ARENA, ArenaPlan
 from coop_jax.arena_run import StepWithArena
@@ -275,8 +274,8 @@ def predict_step(
         candidate = search.predict(budget_bytes)
     except InfeasibleBudgetError as error:
         # Arguments and results are certain; the rest may be mispredicted either way, and
-        # nothing here can find out.
-        if budget_bytes < fixed_bytes:
+        # nothing here can find out. A percentage is one of a prediction.
+        if isinstance(budget, int) and budget_bytes < fixed_bytes:
             raise
         warnings.warn(
             f"A step made by `{caller}` is called inside of a transformation such as "

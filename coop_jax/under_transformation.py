@@ -18,9 +18,11 @@ from coop_jax import _compat, _compat_jit
 from coop_jax.arguments import kind_of_arguments
 from coop_jax.pipeline import predict_step
 from coop_jax.plan import PlanOptions
+from coop_jax.program import all_equations
 from coop_jax.traced_step import TracedStep
 
 Flat = Callable[[list[Any]], list[Any]]
+Function = Callable[..., list[Any]]
 
 
 class TransformedCalls:
@@ -67,13 +69,7 @@ class TransformedCalls:
         if not _compat_jit.may_have_derivative_rule(closed):
             return lambda inputs: as_written(*inputs)
         program = predict_step(traced, self._budget, self._planner, self._caller)
-        planned = jax.custom_jvp(traced.flat_function(program))
-        # Jitted, so that outside of `jit` it runs as one computation.
-        unplanned = jax.jit(as_written)
-        planned.defjvp(
-            lambda primals, tangents: _derivative(unplanned, primals, tangents),
-            symbolic_zeros=True,
-        )
+        planned = _with_derivative_of(as_written, traced.flat_function(program), closed)
         shardings = _compat_jit.leaf_shardings(traced.traced)
         no_constraints = [None] * len(traced.captured)
         run = jax.jit(
@@ -84,14 +80,38 @@ class TransformedCalls:
         return lambda inputs: run(*inputs)
 
 
-def _derivative(
-    function: Callable[..., list[Any]], primals: Sequence[Any], tangents: Sequence[Any]
-) -> tuple[list[Any], list[Any]]:
-    """`jax.jvp` with respect to those arguments that have a tangent.
+def _with_derivative_of(as_written: Function, planned: Function, closed: Any) -> Function:
+    """The planned step, differentiated as the step as written.
 
-    With zeros for the others, `custom_vjp` functions that read only those would be
-    differentiated forwards, which they refuse.
+    Forwards and backwards, unless a `custom_vjp` function in it allows only the latter.
     """
+    # Jitted, so that outside of `jit` it runs as one computation.
+    as_written = jax.jit(as_written)
+    if not _has_custom_vjp(closed):
+        both_ways = jax.custom_jvp(planned)
+        both_ways.defjvp(
+            lambda primals, tangents: _derivative(as_written, primals, tangents),
+            symbolic_zeros=True,
+        )
+        return both_ways
+    backwards = jax.custom_vjp(planned)
+    backwards.defvjp(
+        lambda *inputs: jax.vjp(as_written, *inputs),
+        lambda pullback, cotangents: pullback(cotangents),
+    )
+    return backwards
+
+
+def _has_custom_vjp(closed: Any) -> bool:
+    return any(
+        eqn.primitive.name.startswith("custom_vjp_call") for eqn in all_equations(closed)
+    )
+
+
+def _derivative(
+    function: Function, primals: Sequence[Any], tangents: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """`jax.jvp` with respect to those arguments that have a tangent."""
     active = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
 
     def of_active(*values: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from coop_jax import _compat_jit
+from coop_jax import _compat, _compat_jit
 from coop_jax.frontends.capture import Capture
 
 
@@ -149,7 +149,7 @@ class _SharedCopied:
         }
 
         def own(leaf: Any) -> Any:
-            if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+            if not isinstance(leaf, jax.Array) or _compat.is_traced([leaf]):
                 return leaf
             if id(leaf) in seen:
                 return leaf.copy()
