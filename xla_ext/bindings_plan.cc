@@ -175,6 +175,9 @@ has those that it is given: `peak_bytes`, the highest end address, and
       .def_ro("alignment", &Schedule::alignment)
       .def_ro("copy_on_write", &Schedule::copy_on_write)
       .def_ro("statistics", &Schedule::statistics)
+      .def_ro("has_statistics", &Schedule::has_statistics,
+              "Whether a planner made it; one from arrays has those of the "
+              "statistics that it was given.")
       .def("__repr__", [](const Schedule& schedule) {
         return "Schedule(steps=" + std::to_string(schedule.steps.size()) +
                ", capacity=" + std::to_string(schedule.capacity) +
@@ -311,7 +314,7 @@ A smaller feasible pool may exist, as feasibility need not be monotone.
             FindLowerBound(graph, ToAlignment(alignment, "lower_bound"));
         return std::pair(bound.bytes, bound.position);
       },
-      nb::arg("graph"), nb::arg("alignment") = 64, R"(
+      nb::arg("graph"), nb::arg("alignment").none() = 64, R"(
 (bytes, operation): no pool smaller than that can do, because of the operation.
 
 The operation is -1 if it is the graph inputs together, `num_ops` if it is the

@@ -410,7 +410,7 @@ class Replay {
     }
     if (schedule_.has_statistics) CheckStatistics(claimed);
     CheckLimit("the highest end address", peak_, limits_.pool_bytes);
-    CheckLimit("the most bytes in use at once", max_live_bytes_,
+    CheckLimit("what is in use at once", max_live_bytes_,
                limits_.live_bytes);
   }
 
@@ -435,7 +435,8 @@ class Replay {
 
   void CheckLimit(const char* what, Bytes needed, std::optional<Bytes> limit) {
     if (!limit || needed <= *limit) return;
-    Report(Violation::kLimit, what, " is ", needed, ", promised ", *limit);
+    Report(Violation::kLimit, what, " needs ", needed,
+           " bytes, promised were ", *limit);
   }
 
   const Graph& graph_;

@@ -43,15 +43,17 @@ class BlockReader {
       CheckRun(step, kind, index);
       ++time_;
       for (; next < schedule.placements.size() &&
-             schedule.placements[next].step == step;
+             schedule.placements[next].step <= step;
            ++next) {
+        if (schedule.placements[next].step < step) FailAt(schedule, next);
         Place(index, schedule.placements[next]);
       }
       blocks_.push_back({time_, time_, graph_.workspace_bytes(index)});
     }
-    if (next < schedule.placements.size()) {
-      Fail("a placement is of step ", schedule.placements[next].step,
-           ", which runs no operation or is listed out of order");
+    if (next < schedule.placements.size()) FailAt(schedule, next);
+    if (num_computed_ != graph_.num_ops()) {
+      Fail("it computes ", num_computed_, " of ", graph_.num_ops(),
+           " operations");
     }
     for (PackingBlock& block : blocks_) {
       block.last = std::min(block.last, time_);
@@ -63,7 +65,12 @@ class BlockReader {
  private:
   static constexpr int64_t kOpen = std::numeric_limits<int64_t>::max();
 
-  void CheckRun(int64_t step, StepKind kind, OpIdx op) const {
+  [[noreturn]] static void FailAt(const Schedule& schedule, size_t placement) {
+    Fail("a placement is of step ", schedule.placements[placement].step,
+         ", which runs no operation or is listed out of order");
+  }
+
+  void CheckRun(int64_t step, StepKind kind, OpIdx op) {
     if (kind != StepKind::kCompute && kind != StepKind::kRecompute) {
       Fail("step ", step, " is of the unknown kind ",
            static_cast<int64_t>(kind));
@@ -71,6 +78,12 @@ class BlockReader {
     if (op < 0 || op >= graph_.num_ops()) {
       Fail("step ", step, " runs operation ", op, " of ", graph_.num_ops());
     }
+    const bool is_first = kind == StepKind::kCompute;
+    if (is_first ? op != num_computed_ : op >= num_computed_) {
+      Fail("step ", step, is_first ? " computes" : " recomputes",
+           " operation ", op, " when ", num_computed_, " are computed");
+    }
+    num_computed_ += is_first ? 1 : 0;
   }
 
   void CheckTensor(TensorIdx tensor) const {
@@ -122,6 +135,7 @@ class BlockReader {
 
   const Graph& graph_;
   int64_t time_ = 0;
+  OpIdx num_computed_ = 0;
   std::vector<int64_t> block_of_;
   std::vector<uint8_t> is_there_;
   std::vector<PackingBlock> blocks_;
