@@ -196,7 +196,7 @@ def test_every_planner_holds_the_budget(arguments, planner):
 
 @pytest.mark.parametrize("switch", ["sliding_window", "partition", "recomputable_in_place"])
 def test_each_mechanism_can_be_switched_off(arguments, switch):
-    options = PlanOptions(**{switch: False})
+    options = PlanOptions(policy="coop", **{switch: False})
     plan = remat_train_step(mlp_step, budget="70%", planner=options).plan(*arguments)
     assert plan.measured_bytes <= plan.budget_bytes
 
