@@ -142,14 +142,11 @@ class BudgetedJit:
             lambda: run(self.jitted), lambda: run(self), is_unmodified=fitted.is_unmodified
         )
 
-    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+    def lower(self, args: tuple, kwargs: dict) -> jax.stages.Lowered:
         return self.fitted(args, kwargs).jitted.lower(*args, **kwargs)
 
-    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+    def trace(self, args: tuple, kwargs: dict) -> jax.stages.Traced:
         return self.fitted(args, kwargs).jitted.trace(*args, **kwargs)
-
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        return self.jitted.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
         """Forget all plans."""

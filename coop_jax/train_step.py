@@ -16,6 +16,7 @@ from coop_jax.budget import check_budget, format_bytes
 from coop_jax.budgeted_jit import BudgetedJit, Settings
 from coop_jax.check import Check
 from coop_jax.frontends import equinox, flax_nnx
+from coop_jax.frontends.inner import Act
 from coop_jax.plan import PlanOptions, planner_options
 from coop_jax.realize import PLACEMENTS
 from coop_jax.report import Plan
@@ -178,8 +179,9 @@ class RematTrainStep:
 
     def plan_for(self, target: str | None, args: tuple, kwargs: dict) -> Plan:
         """As `plan`, without a way to confuse the target with the step's arguments."""
-        budgeted, args, kwargs = self._budgeted(args, kwargs)
-        return budgeted.plan(target, args, kwargs)
+        return self._within(
+            args, kwargs, lambda budgeted, args, kwargs: budgeted.plan(target, args, kwargs)
+        )
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
         """Run the planned step and the step as written once, and compare all results.
@@ -193,8 +195,7 @@ class RematTrainStep:
             steps are evaluated in another order of fusion, so floats may differ by
             roundings; integers do not.
         """
-        budgeted, args, kwargs = self._budgeted(args, kwargs)
-        return budgeted.check(args, kwargs)
+        return self._within(args, kwargs, BudgetedJit.check)
 
     def arena_stats(self) -> ArenaStats:
         """What the last call did in its arena, as the custom calls recorded it.
@@ -224,13 +225,11 @@ class RematTrainStep:
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """The planned step, lowered; as `jax.jit(fn).lower`."""
-        budgeted, args, kwargs = self._budgeted(args, kwargs)
-        return budgeted.lower(*args, **kwargs)
+        return self._within(args, kwargs, BudgetedJit.lower)
 
     def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """The planned step, traced; as `jax.jit(fn).trace`."""
-        budgeted, args, kwargs = self._budgeted(args, kwargs)
-        return budgeted.trace(*args, **kwargs)
+        return self._within(args, kwargs, BudgetedJit.trace)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Types of the results; nothing is planned. As `jax.jit(fn).eval_shape`."""
@@ -303,12 +302,12 @@ class RematTrainStep:
             return self._steps["equinox"]
         return self._direct
 
-    def _budgeted(self, args: tuple, kwargs: dict) -> tuple[BudgetedJit, tuple, dict]:
-        """The budgeted function of a call, and the arguments that it gets."""
+    def _within(self, args: tuple, kwargs: dict, act: Act) -> Any:
+        """Do something with the budgeted function of a call and the arguments it gets."""
         step = self._step_for(args, kwargs)
         if isinstance(step, BudgetedJit):
-            return step, args, kwargs
-        return step.budgeted, *step.pure_arguments(args, kwargs)
+            return act(step, args, kwargs)
+        return step.within(args, kwargs, act)
 
     def _all_budgeted(self) -> list[BudgetedJit]:
         steps = [self._direct, *self._steps.values()]

@@ -15,7 +15,8 @@ from typing import Any
 import jax
 
 from coop_jax import _compat_jit
-from coop_jax.frontends.capture import Capture
+from coop_jax.budgeted_jit import BudgetedJit
+from coop_jax.frontends.inner import Act, Inner
 
 
 def _equinox() -> Any:
@@ -51,20 +52,19 @@ class FilterJittedStep:
     """
 
     def __init__(
-        self, wrapped: Any, options: dict[str, Any], budgeted: Callable[[Any], Any]
+        self, wrapped: Any, options: dict[str, Any], budgeted: Callable[[Any], BudgetedJit]
     ) -> None:
         pure, pure_options = _compat_jit.jit_parts(wrapped._cached)
         self.budgeted = budgeted(jax.jit(pure, **{**pure_options, **options}))
-        self._wrapped = dataclasses.replace(wrapped, _cached=self.budgeted)
+        self._inner = Inner(self.budgeted)
+        self._wrapped = dataclasses.replace(wrapped, _cached=self._inner)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._wrapped(*args, **kwargs)
 
-    def pure_arguments(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        """The arguments of the function inside."""
-        captured = Capture()
-        dataclasses.replace(self._wrapped, _cached=captured).lower(*args, **kwargs)
-        return captured.args, captured.kwargs
+    def within(self, args: tuple, kwargs: dict, act: Act) -> Any:
+        """Do something with the function inside and the arguments of a call."""
+        return self._inner.within(self._wrapped.lower, args, kwargs, act)
 
 
 class FilteredStep:
@@ -80,7 +80,7 @@ class FilteredStep:
     """
 
     def __init__(
-        self, fn: Callable, options: dict[str, Any], budgeted: Callable[[Any], Any]
+        self, fn: Callable, options: dict[str, Any], budgeted: Callable[[Any], BudgetedJit]
     ) -> None:
         equinox = _equinox()
 
@@ -95,12 +95,15 @@ class FilteredStep:
         self.budgeted = budgeted(jax.jit(pure, **_one_further(self._resolved)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = self.pure_arguments(args, kwargs)
+        args, kwargs = self._pure_arguments(args, kwargs)
         results, rest = self.budgeted(*args, **kwargs)
         return _equinox().combine(results, rest.tree())
 
-    def pure_arguments(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        """The arguments of the function inside."""
+    def within(self, args: tuple, kwargs: dict, act: Act) -> Any:
+        """Do something with the function inside and the arguments of a call."""
+        return act(self.budgeted, *self._pure_arguments(args, kwargs))
+
+    def _pure_arguments(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         equinox = _equinox()
         nums = self._resolved.get("static_argnums", ())
         names = self._resolved.get("static_argnames", ())

@@ -16,7 +16,8 @@ from typing import Any
 import jax
 
 from coop_jax import _compat, _compat_jit
-from coop_jax.frontends.capture import Capture
+from coop_jax.budgeted_jit import BudgetedJit
+from coop_jax.frontends.inner import Act, Inner
 
 
 def _nnx() -> Any:
@@ -97,7 +98,7 @@ class NnxStep:
         self,
         wrapped: Any,
         options: dict[str, Any],
-        budgeted: Callable[[Any], Any],
+        budgeted: Callable[[Any], BudgetedJit],
         *,
         copies_shared: bool,
     ) -> None:
@@ -107,21 +108,15 @@ class NnxStep:
         if hasattr(pure, "ctxtag"):  # by which both sides of a call find each other
             pure.ctxtag = self._wrapped
         self.budgeted = budgeted(jax.jit(pure, **{**pure_options, **options}))
-        inner = _SharedCopied(self.budgeted) if copies_shared else self.budgeted
-        self._wrapped.jitted_fn = inner
+        call = _SharedCopied(self.budgeted) if copies_shared else None
+        self._inner = self._wrapped.jitted_fn = Inner(self.budgeted, call)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._wrapped(*args, **kwargs)
 
-    def pure_arguments(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        """The arguments of the function inside."""
-        captured = Capture()
-        inner, self._wrapped.jitted_fn = self._wrapped.jitted_fn, captured
-        try:
-            self._wrapped.lower(*args, **kwargs)
-        finally:
-            self._wrapped.jitted_fn = inner
-        return captured.args, captured.kwargs
+    def within(self, args: tuple, kwargs: dict, act: Act) -> Any:
+        """Do something with the function inside and the arguments of a call."""
+        return self._inner.within(self._wrapped.lower, args, kwargs, act)
 
 
 class _SharedCopied:
@@ -131,7 +126,7 @@ class _SharedCopied:
     XLA refuses to donate it twice, and to donate it while it is read as another argument.
     """
 
-    def __init__(self, budgeted: Any) -> None:
+    def __init__(self, budgeted: BudgetedJit) -> None:
         self._budgeted = budgeted
         _, options = _compat_jit.jit_parts(budgeted.jitted)
         self._nums = options.get("donate_argnums", ())
@@ -163,6 +158,3 @@ class _SharedCopied:
             k: jax.tree.map(own, v) if k in self._names else v for k, v in kwargs.items()
         }
         return self._budgeted(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._budgeted, name)
