@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -64,7 +65,10 @@ class FilterJittedStep:
 
     def within(self, args: tuple, kwargs: dict, act: Act) -> Any:
         """Do something with the function inside and the arguments of a call."""
-        return self._inner.within(self._wrapped.lower, args, kwargs, act)
+        with warnings.catch_warnings():
+            if self._wrapped.filter_warning:  # as for its calls
+                warnings.filterwarnings("ignore", message="Some donated buffers were not")
+            return self._inner.within(self._wrapped.lower, args, kwargs, act)
 
 
 class FilteredStep:

@@ -1,0 +1,141 @@
+"""Steps of Equinox: arrays and other things in one pytree."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from steps import largest_difference
+
+from coop_jax import remat_train_step
+
+BATCH, WIDTH = 512, 32
+ADAM = optax.adam(1e-3)
+
+
+def made(key=0):
+    model = eqx.nn.MLP(
+        WIDTH, WIDTH, WIDTH, 5, activation=jax.nn.relu, key=jax.random.key(key)
+    )
+    return model, ADAM.init(eqx.filter(model, eqx.is_array))
+
+
+def batch():
+    return jnp.asarray(np.random.default_rng(0).normal(size=(BATCH, WIDTH)), "float32")
+
+
+def train_step(model, state, x):
+    def loss_fn(model):
+        return jnp.mean((jax.vmap(model)(x) - x) ** 2)
+
+    loss, grads = eqx.filter_value_and_grad(loss_fn)(model)
+    updates, state = ADAM.update(grads, state, eqx.filter(model, eqx.is_array))
+    return eqx.apply_updates(model, updates), state, loss
+
+
+def planned_of(step, budget="70%", **options):
+    return remat_train_step(step, budget=budget, planner="lookahead", **options)
+
+
+def assert_alike(expected, found):
+    assert jax.tree.structure(expected) == jax.tree.structure(found)
+    both = [eqx.filter(tree, eqx.is_array) for tree in (expected, found)]
+    assert largest_difference(*both) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        planned_of,
+        lambda step: planned_of(eqx.filter_jit(step)),
+        lambda step: remat_train_step(step, budget="1TiB"),
+        lambda step: planned_of(step, donate_argnums=(0, 1)),
+        lambda step: planned_of(eqx.filter_jit(step, donate="all-except-first")),
+    ],
+    ids=["plain", "filter_jit", "that fits", "donated", "filter_jit with donation"],
+)
+def test_steps_are_run_as_by_filter_jit(wrap):
+    model, state = made()
+    expected = eqx.filter_jit(train_step)(model, state, batch())
+    step = wrap(train_step)
+    is_planned = not step.plan(model, state, batch()).is_unmodified
+    assert is_planned == (step.budget != "1TiB")
+    found = step(model, state, batch())
+    assert_alike(expected, found)
+    assert found[0].activation is model.activation
+    step(*found[:2], batch())
+    assert repr(step).endswith("1 planned)")
+
+
+def test_donation_is_that_of_the_options():
+    model, state = made()
+    x = batch()
+    planned_of(train_step, donate_argnums=(0, 1))(model, state, x)
+    assert model.layers[0].weight.is_deleted()
+    assert jax.tree.leaves(state)[-1].is_deleted()
+    assert not x.is_deleted()
+    model, state = made()
+    planned_of(eqx.filter_jit(train_step, donate="all-except-first"))(model, state, x)
+    assert not model.layers[0].weight.is_deleted()
+    assert jax.tree.leaves(state)[-1].is_deleted()
+
+
+def test_what_is_no_array_is_static_in_arguments_and_results():
+    def step(model, state, x, scale, mode="plain"):
+        model, state, loss = train_step(model, state, x)
+        return model, state, {"loss": loss * scale, "mode": mode, "scale": scale}
+
+    model, state = made()
+    planned = planned_of(step)
+    for scale, mode in ((1.0, "plain"), (2.0, "other")):
+        expected = eqx.filter_jit(step)(model, state, batch(), scale, mode=mode)
+        found = planned(model, state, batch(), scale, mode=mode)
+        assert_alike(expected, found)
+        assert (found[2]["mode"], found[2]["scale"]) == (mode, scale)
+        assert isinstance(found[2]["scale"], float)
+    assert repr(planned).endswith("2 planned)")  # a float is static
+
+
+def test_keys_and_state_by_name():
+    class Noisy(eqx.Module):
+        mlp: eqx.nn.MLP
+        dropout: eqx.nn.Dropout
+
+        def __call__(self, x, key):
+            return self.dropout(self.mlp(x), key=key)
+
+    model, _ = made()
+    noisy = Noisy(model, eqx.nn.Dropout(0.2))
+
+    def step(*, model, x, key):
+        def loss_fn(model):
+            y = jax.vmap(model, (0, None))(x, key)
+            return jnp.mean((y - x) ** 2)
+
+        loss, grads = eqx.filter_value_and_grad(loss_fn)(model)
+        return eqx.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, grads)), loss
+
+    arguments = {"model": noisy, "x": batch(), "key": jax.random.key(3)}
+    expected = eqx.filter_jit(step)(**arguments)
+    planned = planned_of(step, "90%", donate_argnames="model")
+    assert_alike(expected, planned(**arguments))
+    assert noisy.mlp.layers[0].weight.is_deleted()
+
+
+def test_inside_of_filter_jit_and_check():
+    model, state = made()
+    step = planned_of(train_step)
+    expected = eqx.filter_jit(train_step)(model, state, batch())
+    assert_alike(expected, eqx.filter_jit(lambda *args: step(*args))(model, state, batch()))
+    assert step.check(model, state, batch()).largest_relative < 1e-3
+
+
+def test_shapes_are_enough_to_plan():
+    model, state = eqx.filter_eval_shape(made)
+    x = jax.ShapeDtypeStruct((BATCH, WIDTH), "float32")
+    step = planned_of(train_step)
+    plan = step.plan(model, state, x)
+    assert plan is step.plan(*made(), batch())
