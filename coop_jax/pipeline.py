@@ -229,8 +229,7 @@ def compile_both(traced: TracedStep) -> tuple[Any, int, Any]:
     tagged = traced.lower(materialize.tag(traced.program))
 
     def compile_tagged() -> Any:
-        with _compat.without_compilation_cache():
-            return compile_to_read(lambda: traced.compile_lowered(tagged))
+        return compile_to_read(lambda: traced.compile_afresh(tagged))
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         future = pool.submit(compile_tagged)
