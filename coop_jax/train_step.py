@@ -150,6 +150,7 @@ class RematTrainStep:
     ) -> None:
         functools.update_wrapper(self, fn)
         self.budget = budget
+        self.caller = "remat_train_step"  # The function that errors name.
         self._fn = fn
         self._planner = planner
         self._placement = placement
@@ -260,6 +261,7 @@ class RematTrainStep:
                         self._planner,
                         self._log,
                         placing=self._placing(),
+                        caller=self.caller,
                     )
                     self._log(str(fitted.plan))
                     self._fitted[key] = fitted
@@ -267,7 +269,7 @@ class RematTrainStep:
 
     def _predicted(self, args: tuple, kwargs: dict) -> Callable:
         traced = self._trace(args, kwargs)
-        return predict_step(traced, self.budget, self._planner)
+        return predict_step(traced, self.budget, self._planner, self.caller)
 
     def _placing(self) -> Placing:
         return Placing(self._placement, new_books() if self._keeps_books else None)
