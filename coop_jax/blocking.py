@@ -20,11 +20,11 @@ class Blocking:
     """What forbids a smaller budget.
 
     Attributes:
-        operation: the operation with its source line, or what else it is.
-        advice: what to do about it, if there is anything to do but to ask for less.
+        operation: the operation with its source line; None: arguments and results alone.
+        advice: what to do about it, where there is anything.
     """
 
-    operation: str
+    operation: str | None
     advice: str = ""
 
 
@@ -49,7 +49,7 @@ def least_possible(
     (pool_bytes, operation), graph = min(bounds, key=lambda bound: bound[0][0])
     pool_bytes = max(0, pool_bytes - near_bytes)
     if pool_bytes == 0:
-        return Least(fixed_bytes, Blocking("what its arguments and results take"))
+        return Least(fixed_bytes, Blocking(None))
     return Least(fixed_bytes + pool_bytes, blocking_at(graph, operation, pool_bytes))
 
 
@@ -60,7 +60,7 @@ def blocking_at(graph: StepGraph, operation: int, pool_bytes: int) -> Blocking:
         operation: -1 for the arguments together, the number of operations for the results.
     """
     if not graph.operations:
-        return Blocking("what its arguments and results take")
+        return Blocking(None)
     operation = min(max(operation, 0), len(graph.operations) - 1)
     loop, loop_bytes = operation, _bytes_of(graph, operation)
     if not _is_loop(graph, operation):

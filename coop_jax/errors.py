@@ -19,14 +19,15 @@ class InfeasibleBudgetError(ValueError):
         smallest_bytes: the smallest budget that works, never more than the step needs as
             written: XLA's own figure of a step that was compiled, or a prediction where
             nothing can be compiled.
-        operation: the operation that forbids less, with its source line.
+        operation: the operation that forbids less, with its source line; None where the
+            arguments and results alone take so much.
     """
 
     def __init__(
         self,
         budget_bytes: int,
         smallest_bytes: int | Callable[[], int],
-        operation: str,
+        operation: str | None,
         *,
         least_bytes: int = 0,
         unmodified_bytes: int | None = None,
@@ -52,15 +53,17 @@ class InfeasibleBudgetError(ValueError):
         else:
             needed_bytes = smallest_bytes
             how = "by prediction" if is_predicted else "as compiled by XLA"
+        why = f"the operation that forbids less is {operation}"
+        if operation is None:
+            why = "its arguments and results alone take so much"
         raise_it = "Raise the budget to that figure"
         if callable(smallest_bytes):
             raise_it = _raise_between(unmodified_bytes)
         super().__init__(
             f"`{budget_of(caller)}` must be at least {needed_bytes} bytes "
-            f"({format_bytes(needed_bytes)}, {how}) for this step: the operation that "
-            f"forbids less is {operation}.{advice} Got {budget_bytes} bytes "
-            f"({format_bytes(budget_bytes)}). {raise_it}, reduce the "
-            "batch, or donate arguments that the step replaces (`donate_argnums`)."
+            f"({format_bytes(needed_bytes)}, {how}) for this step: {why}.{advice} "
+            f"Got {budget_bytes} bytes ({format_bytes(budget_bytes)}). {raise_it}, reduce "
+            "the batch, or donate arguments that the step replaces (`donate_argnums`)."
         )
 
     @property
@@ -89,7 +92,7 @@ def _raise_between(unmodified_bytes: int | None) -> str:
 
 
 def _restored(
-    message: str, budget_bytes: int, smallest_bytes: int, operation: str
+    message: str, budget_bytes: int, smallest_bytes: int, operation: str | None
 ) -> InfeasibleBudgetError:
     error = InfeasibleBudgetError(budget_bytes, smallest_bytes, operation)
     error.args = (message,)

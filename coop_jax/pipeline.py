@@ -279,6 +279,7 @@ def predict_step(
         placement,
         traced.compile,
         lambda line: None,
+        unmodified_bytes=unmodified,
         caller=caller,
     )
     return traced.function(search.predict(budget_bytes).realized.program)

@@ -68,9 +68,9 @@ class ScannedSearch:
 
         Arguments:
             num_left: how many plans may be compiled.
-            keeps_learnt: as in `CorrectedSearch`; there is nothing to learn here but
-                whether plans are guarded, which is kept anyway.
+            keeps_learnt: begin with guards if the plans tried before were better so.
         """
+        self._is_guarded = self._is_guarded and keeps_learnt
         room = budget_bytes - self._fixed_bytes
         plans = scan_down(self._graphs, self._options, room) if room > 0 else []
         found: Measured | None = None
@@ -108,7 +108,11 @@ class ScannedSearch:
         return found
 
     def tightest(self, budget_bytes: int) -> Measured:
-        """The first of the tightest plans that keeps the budget, or else the smallest."""
+        """The first of the tightest plans that keeps the budget, or else the smallest.
+
+        The plans are the same for every budget.
+        """
+        self._is_guarded = False
         _, smallest = self._smallest_of(tuple(self._graphs))
         plans = scan_tightest(self._graphs, self._options, smallest.pool_bytes)
         tried: list[Measured] = []

@@ -13,7 +13,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coop_jax.blocking import Blocking, Least, blocking_at, least_possible
 from coop_jax.budget import format_bytes
 from coop_jax.candidates import (
     GAIN_WORTH_TRYING,
@@ -24,7 +23,6 @@ from coop_jax.candidates import (
     least,
 )
 from coop_jax.corrected_search import CorrectedSearch, WithScratch
-from coop_jax.errors import InfeasibleBudgetError
 from coop_jax.graph import StepGraph
 from coop_jax.measure import compile_measured
 from coop_jax.plan import (
@@ -35,6 +33,7 @@ from coop_jax.plan import (
 )
 from coop_jax.program import Program
 from coop_jax.realize import XlaPlacement
+from coop_jax.refusal import Refusals
 from coop_jax.scanned_search import ScannedSearch
 
 # A budget is tight where no plan needs this part of it less: compiled steps need up to so
@@ -86,13 +85,17 @@ class BudgetSearch:
         self._compile_program = compile_program
         self._readable = readable
         self._log = log
-        self._least_fixed_bytes = (
-            fixed_bytes if least_fixed_bytes is None else least_fixed_bytes
-        )
-        self._unmodified_bytes = unmodified_bytes
-        self._caller = caller
         # By the orders of the graph, as read or as learnt: it takes a bisection.
         self._smallest_of = functools.cache(lambda graphs: smallest_of(graphs, options))
+        self._refusals = Refusals(
+            graphs,
+            options,
+            fixed_bytes if least_fixed_bytes is None else least_fixed_bytes,
+            graphs[0].target.near_bytes if placement.has_near_memory else 0,
+            unmodified_bytes,
+            caller,
+            self._smallest_of,
+        )
         self._compiled: dict[tuple[bytes, int], Measured] = {}
 
     @property
@@ -106,8 +109,10 @@ class BudgetSearch:
         if planned is None:
             graph, smallest = self._smallest_of(tuple(self._graphs))
             if smallest.pool_bytes > room:
-                smallest_bytes = self._fixed_bytes + smallest.pool_bytes
-                raise self._refusal(budget_bytes, smallest_bytes, is_predicted=True)
+                needed_bytes = self._fixed_bytes + smallest.pool_bytes
+                raise self._refusals.after_plans(
+                    budget_bytes, needed_bytes, is_predicted=True
+                )
             planned = graph, smallest.schedule
         return self._candidate(*planned, 0)
 
@@ -121,8 +126,8 @@ class BudgetSearch:
             InfeasibleBudgetError: at once below what no plan can go below, or else after
                 compiling the two tightest plans.
         """
-        if budget_bytes < self._least.bytes:
-            raise self._refusal_at_once(budget_bytes)
+        if budget_bytes < self._refusals.least.bytes:
+            raise self._refusals.at_once(budget_bytes, lambda: self.smallest().total_bytes)
         search = self._search()
         if not self._is_tight(budget_bytes):
             best = search.best(budget_bytes)
@@ -131,8 +136,9 @@ class BudgetSearch:
         found = search.tightest(budget_bytes)
         if least(found) <= (False, budget_bytes):
             return self._improved(search, found, budget_bytes)
-        is_predicted = found.compiled is None
-        raise self._refusal(budget_bytes, self._named(found), is_predicted=is_predicted)
+        raise self._refusals.after_plans(
+            budget_bytes, found.total_bytes, is_predicted=found.compiled is None
+        )
 
     def smallest(self) -> Measured:
         """The step that needs the least of those tried when no budget is small enough."""
@@ -155,61 +161,11 @@ class BudgetSearch:
 
     def _is_tight(self, budget_bytes: int) -> bool:
         """May it be that no plan keeps the budget, as far as predictions can be trusted?"""
-        least_pool_bytes = self._least.bytes - self._least_fixed_bytes
+        least_pool_bytes = self._refusals.least_pool_bytes
         if budget_bytes - self._fixed_bytes > _AMPLE * least_pool_bytes > 0:
             return False
         room = budget_bytes - int(_TIGHT * budget_bytes) - self._fixed_bytes
         return least_recomputation(self._graphs, self._options, room) is None
-
-    @functools.cached_property
-    def _least(self) -> Least:
-        near_bytes = 0
-        if self._placement.has_near_memory:
-            near_bytes = self._graphs[0].target.near_bytes
-        return least_possible(
-            self._graphs, self._options, self._least_fixed_bytes, near_bytes
-        )
-
-    def _named(self, found: Measured) -> int:
-        """The smallest budget that works, if none smaller than `found` does."""
-        needed_bytes = max(found.total_bytes, self._least.bytes)
-        if self._unmodified_bytes is None:
-            return needed_bytes
-        return min(needed_bytes, self._unmodified_bytes)
-
-    def _refusal_at_once(self, budget_bytes: int) -> InfeasibleBudgetError:
-        unmodified_bytes = self._unmodified_bytes
-        if unmodified_bytes is not None and self._least.bytes >= unmodified_bytes:
-            return self._refusal(budget_bytes, unmodified_bytes)
-        return self._refusal(budget_bytes, lambda: self._named(self.smallest()))
-
-    def _refusal(
-        self,
-        budget_bytes: int,
-        smallest_bytes: int | Callable[[], int],
-        *,
-        is_predicted: bool = False,
-    ) -> InfeasibleBudgetError:
-        blocking = self._least.blocking
-        if not callable(smallest_bytes):
-            blocking = self._blocking()
-        return InfeasibleBudgetError(
-            budget_bytes,
-            smallest_bytes,
-            blocking.operation,
-            least_bytes=self._least.bytes,
-            unmodified_bytes=self._unmodified_bytes,
-            advice=blocking.advice,
-            is_predicted=is_predicted,
-            caller=self._caller,
-        )
-
-    def _blocking(self) -> Blocking:
-        """What forbids a pool smaller than the smallest that can be planned."""
-        if not self._graphs[0].operations:
-            return self._least.blocking
-        graph, smallest = self._smallest_of(tuple(self._graphs))
-        return blocking_at(graph, smallest.blocking_operation, smallest.pool_bytes)
 
     def _search(self) -> ScannedSearch | CorrectedSearch:
         """Where XLA packs worse than a plan does, plans are searched otherwise."""

@@ -22,7 +22,7 @@ def random_step(seed: int) -> tuple[Callable, tuple, dict[str, Any]]:
     def normal(*shape):
         return jnp.asarray(numbers.normal(size=shape) * shape[-1] ** -0.5, jnp.float32)
 
-    weights = [make_weights(normal, width) for _ in range(choose.randint(2, 4))]
+    weights = [make_weights(normal, width) for _ in range(choose.randint(1, 3))]
     batch = normal(*shape)
     is_scanned = choose.random() < 0.2
     if is_scanned:

@@ -48,11 +48,10 @@ def test_the_budget_named_is_the_smallest_that_works(seed):
     plan, _, _ = asked.plan(smallest)
     assert plan is not None
     assert plan.measured_bytes <= smallest
-    for part in (0.99, 0.95):
-        plan, error, count = asked.plan(int(part * smallest))
-        assert plan is None
-        assert count <= 2
-        assert error.smallest_bytes == smallest
+    plan, error, count = asked.plan(int(0.99 * smallest))
+    assert plan is None
+    assert count <= 2
+    assert error.smallest_bytes == smallest
 
 
 def test_what_is_refused_at_once_is_told_without_a_plan():
@@ -123,7 +122,8 @@ def test_a_loop_that_forbids_less_is_named():
     with pytest.raises(
         InfeasibleBudgetError,
         match=r"forbids less is `scan` at test_infeasible\.py:\d+.* It is a loop that "
-        r"takes \d+ bytes .* does not plan inside of loops yet: put `jax.checkpoint` on its body",
+        r"takes \d+ bytes .* does not plan inside of loops yet: put `jax.checkpoint` on "
+        r"its body",
     ) as caught:
         remat_train_step(in_a_loop, budget=1000).plan(weights, x)
     smallest = caught.value.smallest_bytes
@@ -154,8 +154,15 @@ def test_steps_with_nothing_to_save_need_what_they_need_as_written(fn):
     assert plan is None
     assert count <= 2
     assert error.smallest_bytes == asked.unmodified_bytes
-    assert "must be at least" in str(error)
     assert asked.plan(error.smallest_bytes)[0].is_unmodified
+
+
+def test_arguments_alone_are_named():
+    error = Asked(lambda x: x, (jnp.ones(1000),)).plan(10)[1]
+    assert error.operation is None
+    assert "for this step: its arguments and results alone take so much. Got 10" in str(
+        error
+    )
 
 
 def test_a_step_of_zero_bytes_fits():
