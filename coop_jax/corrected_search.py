@@ -87,23 +87,15 @@ class CorrectedSearch:
         self._readable = readable
         self._forget()
 
-    def best(
-        self,
-        budget_bytes: int,
-        num_left: int = MAX_COMPILATIONS,
-        *,
-        keeps_learnt: bool = False,
-    ) -> Measured | None:
+    def best(self, budget_bytes: int, num_left: int = MAX_COMPILATIONS) -> Measured | None:
         """The plan that recomputes least of those found to keep a budget.
 
         Uses less until XLA's figure fits; then once tries to use what is left.
 
         Arguments:
             num_left: how many plans may be compiled.
-            keeps_learnt: begin with what the plans tried before have shown.
         """
-        if not keeps_learnt:
-            self._forget()
+        self._forget()
         room = budget_bytes - self._fixed_bytes
         preferred, error, margin = room - int(_MARGIN * room), 0, 0
         worst = 0  # By how much a plan was missed.

@@ -57,20 +57,13 @@ class ScannedSearch:
         self._smallest_of = smallest_of
         self._is_guarded = False  # Plans from here on.
 
-    def best(
-        self,
-        budget_bytes: int,
-        num_left: int = MAX_COMPILATIONS,
-        *,
-        keeps_learnt: bool = False,
-    ) -> Measured | None:
+    def best(self, budget_bytes: int, num_left: int = MAX_COMPILATIONS) -> Measured | None:
         """The plan that recomputes least of those found to keep a budget.
 
         Arguments:
             num_left: how many plans may be compiled.
-            keeps_learnt: begin with guards if the plans tried before were better so.
         """
-        self._is_guarded = self._is_guarded and keeps_learnt
+        self._is_guarded = False
         room = budget_bytes - self._fixed_bytes
         plans = scan_down(self._graphs, self._options, room) if room > 0 else []
         found: Measured | None = None

@@ -16,8 +16,7 @@ from typing import Any
 from coop_jax.budget import format_bytes
 from coop_jax.candidates import (
     GAIN_WORTH_TRYING,
-    MAX_COMPILATIONS,
-    SLACK_WORTH_USING,
+    MAX_BESIDE_TIGHTEST,
     Candidate,
     Measured,
     least,
@@ -147,14 +146,12 @@ class BudgetSearch:
     def _improved(
         self, search: ScannedSearch | CorrectedSearch, found: Measured, budget_bytes: int
     ) -> Measured:
-        """One of the tightest plans keeps the budget: one that recomputes less may."""
-        room = budget_bytes - self._fixed_bytes
+        """One of the tightest plans keeps the budget: one that recomputes less may, of as
+        many bytes too, as they were made for fewer."""
         gain = found.recompute_seconds / found.candidate.schedule.statistics.compute_seconds
-        num_left = MAX_COMPILATIONS - self.num_compilations
-        unused = budget_bytes - found.total_bytes
-        if unused <= SLACK_WORTH_USING * room or gain <= GAIN_WORTH_TRYING or num_left <= 0:
+        if gain <= GAIN_WORTH_TRYING:
             return found
-        best = search.best(budget_bytes, num_left, keeps_learnt=True)
+        best = search.best(budget_bytes, MAX_BESIDE_TIGHTEST)
         if best is None:
             return found
         return min(found, best, key=lambda m: m.recompute_seconds)

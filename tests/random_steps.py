@@ -14,15 +14,16 @@ import numpy as np
 def random_step(seed: int) -> tuple[Callable, tuple, dict[str, Any]]:
     """A step `(state, batch) -> ...`, arguments for it, and options of `jax.jit`."""
     choose, numbers = random.Random(seed), np.random.default_rng(seed)
-    kinds = list(_LAYERS)
-    make_weights, layer = _LAYERS[kinds[seed % len(kinds)]]
+    kind = list(_LAYERS)[seed % len(_LAYERS)]
+    make_weights, layer = _LAYERS[kind]
+    num_layers = choose.randint(1, 2 if kind == "attention" else 3)
     width = choose.choice([16, 32, 64])
     shape = (choose.choice([2, 8]), choose.choice([4, 32, 64]), width)
 
     def normal(*shape):
         return jnp.asarray(numbers.normal(size=shape) * shape[-1] ** -0.5, jnp.float32)
 
-    weights = [make_weights(normal, width) for _ in range(choose.randint(1, 3))]
+    weights = [make_weights(normal, width) for _ in range(num_layers)]
     batch = normal(*shape)
     is_scanned = choose.random() < 0.2
     if is_scanned:
