@@ -161,16 +161,16 @@ class CorrectedSearch:
             preferred, error = preferred + -over // 2, 0
         return best
 
-    def tightest(self, budget_bytes: int) -> Measured:
+    def tightest(self, budget_bytes: int, num_left: int = MAX_TIGHTEST) -> Measured:
         """The first of the tightest plans that keeps the budget, or else the smallest.
 
-        The plans are the same for every budget.
+        The plans are the same for every budget; `num_left` of them may be compiled.
         """
         self._forget()
         tried: dict[bytes, Measured] = {}
         plans: list[Planned] | None = None
         error = 0
-        while len(tried) < MAX_TIGHTEST:
+        while len(tried) < num_left:
             if plans is None:
                 plans = self._tightest_plans()
             plans = [plan for plan in plans if key_of(*plan) not in tried]

@@ -35,10 +35,8 @@ from coop_jax.realize import XlaPlacement
 from coop_jax.refusal import Refusals
 from coop_jax.scanned_search import ScannedSearch
 
-# A budget is tight where no plan needs this part of it less: compiled steps need up to so
-# much more than planned at the tight end, so that whether it can be kept is not known. With
-# this many times the planner's lower bound it is not, and nothing has to be planned to see.
-_TIGHT = 0.2
+# Whether a budget can be kept is not known where its room is less than so many times the
+# planner's lower bound: tight plans need up to twice what is predicted when compiled.
 _AMPLE = 3
 
 
@@ -158,11 +156,7 @@ class BudgetSearch:
 
     def _is_tight(self, budget_bytes: int) -> bool:
         """May it be that no plan keeps the budget, as far as predictions can be trusted?"""
-        least_pool_bytes = self._refusals.least_pool_bytes
-        if budget_bytes - self._fixed_bytes > _AMPLE * least_pool_bytes > 0:
-            return False
-        room = budget_bytes - int(_TIGHT * budget_bytes) - self._fixed_bytes
-        return least_recomputation(self._graphs, self._options, room) is None
+        return budget_bytes - self._fixed_bytes <= _AMPLE * self._refusals.least_pool_bytes
 
     def _search(self) -> ScannedSearch | CorrectedSearch:
         """Where XLA packs worse than a plan does, plans are searched otherwise."""

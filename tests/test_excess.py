@@ -151,7 +151,7 @@ def searches(read, with_scratch, believed_less=0):
 
 def test_a_search_learns(read):
     search, lines = searches(read, lambda scratch: [read.graph_with(scratch)])
-    found = search.smallest()
+    found = search._search().tightest(0, num_left=3)
     assert 1 < search.num_compilations == len(lines) <= 3
     measured = list(search._compiled.values())
     assert found is min(measured, key=lambda m: m.total_bytes)
