@@ -8,6 +8,7 @@ the same on both.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -44,6 +45,9 @@ register_lowering = _mlir.register_lowering
 lower_fun = _mlir.lower_fun
 hlo = _hlo
 ir = _ir
+
+_FRONTEND_ATTRIBUTES = "mhlo.frontend_attributes"
+_KEY_ATTRIBUTE = "coop_jax_key"
 
 
 def open_jaxpr(closed: Any) -> tuple[Any, list[Any]]:
@@ -218,9 +222,36 @@ def with_layout(ctx: Any, operand: Any, aval: Any, order: tuple[int, ...]) -> An
     return _mlir.wrap_with_layout_op(ctx, operand, aval, _Layout(order), aval)
 
 
-def without_compilation_cache() -> contextlib.AbstractContextManager[Any]:
-    """Compile afresh: an executable from the cache carries no buffer assignment."""
-    return _config.enable_compilation_cache(False)
+def add_to_cache_key(lowered: Any, text: str) -> None:
+    """Tell a lowered module apart in JAX's compilation cache by a text.
+
+    The key holds what a module computes, not what its operations are called. A frontend
+    attribute of the module is part of it, and XLA compiles the same with or without.
+    """
+    module = lowered.compiler_ir("stablehlo")
+    with module.context:
+        attributes = module.operation.attributes
+        known = {}
+        if _FRONTEND_ATTRIBUTES in attributes:
+            known = {a.name: a.attr for a in attributes[_FRONTEND_ATTRIBUTES]}
+        known[_KEY_ATTRIBUTE] = _ir.StringAttr.get(text)
+        attributes[_FRONTEND_ATTRIBUTES] = _ir.DictAttr.get(known)
+
+
+def compiled_afresh(lowered: Any) -> contextlib.AbstractContextManager[Any]:
+    """Inside, compiling a lowered module neither reads nor writes the compilation cache.
+
+    Whether the cache is used at all JAX decides once per process, at the first compilation
+    that asks: turned off here, it would stay on or be off for the user's own functions. So
+    the module gets a key that is never written.
+    """
+    add_to_cache_key(lowered, "afresh")
+    return _config.persistent_cache_min_compile_time_secs(math.inf)
+
+
+def is_compilation_cache_enabled() -> bool:
+    """May a compiled program come from JAX's compilation cache?"""
+    return bool(_config.compilation_cache_dir.value)
 
 
 def trace_context() -> Any:

@@ -26,32 +26,41 @@ _PATTERN = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]+|%)\s*", re.I
 _DEVICE_MARGIN = 0.05
 
 
-def check_budget(budget: Any) -> int | str:
+def budget_of(caller: str) -> str:
+    """How errors name the argument of a public function that takes a budget."""
+    return f"{caller}({'budgets' if caller == 'compare' else 'budget'}=...)"
+
+
+def check_budget(budget: Any, caller: str = "remat_train_step") -> int | str:
     """Raise where `remat_train_step` is called, not where the step first runs."""
+    argument = budget_of(caller)
     if isinstance(budget, bool) or not isinstance(budget, (numbers.Integral, str)):
         raise TypeError(
-            "`remat_train_step(budget=...)` must be a number of bytes (int) or a string "
+            f"`{argument}` must be a number of bytes (int) or a string "
             f'like "12GiB", "750MB", "60%" or "device". Got {budget!r} of type '
             f"{type(budget).__name__}."
         )
     if isinstance(budget, str):
         if budget.strip().lower() == "device":
             return "device"
-        amount, unit = _parse(budget)
+        amount, unit = _parse(budget, argument)
         if not amount > 0 or (unit == "%" and amount > 100):
             raise ValueError(
-                "`remat_train_step(budget=...)` must be positive, and a percentage at "
+                f"`{argument}` must be positive, and a percentage at "
                 f"most 100% of what the unmodified step needs. Got {budget!r}."
             )
         return budget
     if budget <= 0:
-        raise ValueError(
-            f"`remat_train_step(budget=...)` must be positive. Got {budget} bytes."
-        )
+        raise ValueError(f"`{argument}` must be positive. Got {budget} bytes.")
     return int(budget)
 
 
-def resolve_budget(budget: int | str, unmodified_bytes: int, device: Any) -> int:
+def resolve_budget(
+    budget: int | str,
+    unmodified_bytes: int,
+    device: Any,
+    caller: str = "remat_train_step",
+) -> int:
     """A checked budget in bytes.
 
     Arguments:
@@ -61,29 +70,29 @@ def resolve_budget(budget: int | str, unmodified_bytes: int, device: Any) -> int
     if isinstance(budget, int):
         return budget
     if budget == "device":
-        return _device_limit(device)
-    amount, unit = _parse(budget)
+        return _device_limit(device, caller)
+    amount, unit = _parse(budget, budget_of(caller))
     if unit == "%":
         return math.floor(unmodified_bytes * amount / 100)
     return math.floor(amount * _UNITS[unit])
 
 
-def _parse(budget: str) -> tuple[float, str]:
+def _parse(budget: str, argument: str) -> tuple[float, str]:
     match = _PATTERN.fullmatch(budget)
     if match is None or (match[2] != "%" and match[2].lower() not in _UNITS):
         raise ValueError(
-            "`remat_train_step(budget=...)` must look like "
+            f"`{argument}` must look like "
             '"12GiB", "750MB", "60%" or "device" (units: '
             f"B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, %). Got {budget!r}."
         )
     return float(match[1]), match[2].lower()
 
 
-def _device_limit(device: Any) -> int:
+def _device_limit(device: Any, caller: str) -> int:
     limit = memory_bytes(device)
     if limit is None:
         raise ValueError(
-            '`remat_train_step(budget="device")` needs a device that reports its memory '
+            f'`{caller}(budget="device")` needs a device that reports its memory '
             f'limit; {device} does not. Give the budget in bytes, e.g. budget="12GiB".'
         )
     return math.floor(limit * (1 - _DEVICE_MARGIN))

@@ -117,6 +117,7 @@ class BudgetedJit:
             settings.planner,
             self._log,
             placing=Placing(settings.placement, books),
+            caller=settings.caller,
         )
         self._log(str(fitted.plan))
         return fitted

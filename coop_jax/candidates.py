@@ -8,6 +8,11 @@ from typing import Any
 from coop_jax.graph import StepGraph
 from coop_jax.realize import Realization
 
+# Compilations of plans until one keeps a budget; of the tightest ones until it is refused;
+# of others where one of the tightest keeps it.
+MAX_COMPILATIONS = 3
+MAX_TIGHTEST = 2
+MAX_BESIDE_TIGHTEST = 2
 # After a miss the next plan uses at least this part of the room less.
 LEAST_STEP = 100
 # One more compilation, to recompute less, is worth it if the plan leaves this part of the

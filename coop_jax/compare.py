@@ -85,7 +85,9 @@ def compare(
         TypeError, ValueError: if an argument is malformed, or `make_step` ignores `wrap`.
     """
     _check(make_step, policies, args, target, measure_seconds)
-    extra = None if budgets is None else [check_budget(budget) for budget in budgets]
+    extra = (
+        None if budgets is None else [check_budget(budget, "compare") for budget in budgets]
+    )
     nums = (donate_argnums,) if isinstance(donate_argnums, int) else donate_argnums
     args = _placed(args, target)
     versions = Versions(

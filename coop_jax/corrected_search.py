@@ -10,10 +10,13 @@ the graph is planned as it was read at first, by how much the plan missed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from coop_jax.candidates import (
     GAIN_WORTH_TRYING,
     LEAST_STEP,
+    MAX_COMPILATIONS,
+    MAX_TIGHTEST,
     SLACK_WORTH_USING,
     Measured,
     least,
@@ -24,13 +27,13 @@ from coop_jax.plan import (
     Planned,
     PlanOptions,
     Schedule,
+    SmallestOf,
     key_of,
     least_recomputation,
     plan_pool,
-    smallest_of,
 )
+from coop_jax.program import Program
 
-_MAX_COMPILATIONS = 3
 # A first plan leaves this part of the room free: most compiled steps need up to about a
 # hundredth more or less than planned, and a second compilation takes minutes where the
 # last hundredth of the room saves little time.
@@ -56,8 +59,11 @@ class CorrectedSearch:
         fixed_bytes: arguments and results.
         expected_bytes: what the compiled step of a plan is expected to need beside them.
         compile_plan: compiles a plan, given what an earlier one was missed by in bytes.
+        smallest_of: the smallest pool that can be planned in any of a step's orders.
         with_scratch: the graphs again, with scratch in bytes of equations; None: of a
             plan that misses only the difference is known.
+        readable: a compiled program again so that what XLA stores can be read of it; None:
+            it can be anyway.
     """
 
     def __init__(
@@ -67,20 +73,27 @@ class CorrectedSearch:
         fixed_bytes: int,
         expected_bytes: Callable[[StepGraph, Schedule], int],
         compile_plan: Callable[[StepGraph, Schedule, int], Measured],
+        smallest_of: SmallestOf,
         with_scratch: WithScratch | None = None,
+        readable: Callable[[Program, Any], Any] | None = None,
     ) -> None:
         self._as_read = graphs
         self._options = options
         self._fixed_bytes = fixed_bytes
         self._expected_bytes = expected_bytes
         self._compile_plan = compile_plan
+        self._smallest_of = smallest_of
         self._with_scratch = with_scratch
+        self._readable = readable
         self._forget()
 
-    def best(self, budget_bytes: int) -> Measured | None:
+    def best(self, budget_bytes: int, num_left: int = MAX_COMPILATIONS) -> Measured | None:
         """The plan that recomputes least of those found to keep a budget.
 
         Uses less until XLA's figure fits; then once tries to use what is left.
+
+        Arguments:
+            num_left: how many plans may be compiled.
         """
         self._forget()
         room = budget_bytes - self._fixed_bytes
@@ -90,7 +103,7 @@ class CorrectedSearch:
         seen: set[bytes] = set()
         skipped: list[Planned] = []
         may_skip = _MOST_SKIPPED
-        while len(seen) < _MAX_COMPILATIONS and preferred > 0:
+        while len(seen) < num_left and preferred > 0:
             planned = self._plan(room, preferred)
             excess = 0
             if planned is not None and best is None:
@@ -148,30 +161,44 @@ class CorrectedSearch:
             preferred, error = preferred + -over // 2, 0
         return best
 
-    def tightest(self, budget_bytes: int) -> Measured:
-        """The first of the tightest plans that keeps the budget, or else the smallest."""
+    def tightest(self, budget_bytes: int, num_left: int = MAX_TIGHTEST) -> Measured:
+        """The first of the tightest plans that keeps the budget, or else the smallest.
+
+        The plans are the same for every budget; `num_left` of them may be compiled.
+        """
         self._forget()
         tried: dict[bytes, Measured] = {}
+        plans: list[Planned] | None = None
         error = 0
-        while len(tried) < _MAX_COMPILATIONS:
-            plans = [p for p in self._tightest_plans() if key_of(*p) not in tried]
+        while len(tried) < num_left:
+            if plans is None:
+                plans = self._tightest_plans()
+            plans = [plan for plan in plans if key_of(*plan) not in tried]
             if not plans:
                 break
-            planned = min(plans, key=lambda plan: self._planned_bytes(*plan))
+            planned = self._likeliest(plans)
             measured = self._compile_plan(*planned, error)
             tried[key_of(*planned)] = measured
             if least(measured) <= (False, budget_bytes):
                 break
             error = measured.total_bytes - self._planned_bytes(*planned)
             if self._learn(planned, measured):
-                error = 0
+                plans, error = None, 0
         return min(tried.values(), key=least)
+
+    def _likeliest(self, plans: list[Planned]) -> Planned:
+        """The first, unless another is expected to need clearly less."""
+        expected = [self._planned_bytes(*plan) for plan in plans]
+        least_bytes = min(expected)
+        if expected[0] <= least_bytes + least_bytes // LEAST_STEP:
+            return plans[0]
+        return plans[expected.index(least_bytes)]
 
     def _tightest_plans(self) -> list[Planned]:
         """Few operations need all of the smallest pool. XLA places what the others keep
         worse than the plan does, and so above it: with less for them, the compiled step
         is smaller up to a point."""
-        graph, smallest = smallest_of(self._graphs, self._options)
+        graph, smallest = self._smallest_of(tuple(self._graphs))
         pool = smallest.pool_bytes
         schedules = [smallest.schedule] + [
             plan_pool(graph, pool, self._options, int(part * pool))
@@ -194,7 +221,11 @@ class CorrectedSearch:
             return False
         if measured.candidate.realized.arena is not None:
             return False
-        needed = scratch_needed(*planned, measured.compiled)
+        compiled = measured.compiled
+        if self._readable is not None:
+            program = measured.candidate.realized.program
+            compiled = self._readable(program, compiled)
+        needed = scratch_needed(*planned, compiled)
         for index, size in needed.items():
             self._scratch[index] = max(self._scratch.get(index, 0), size)
         if needed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from coop_jax.budget import check_budget
 from coop_jax.plan import PlanOptions
 from coop_jax.report import Plan
 from coop_jax.train_step import RematTrainStep, remat_train_step
@@ -66,7 +67,7 @@ def fit(
         )
     step = remat_train_step(
         fn,
-        budget=budget,
+        budget=check_budget(budget, "fit"),
         planner=planner,
         static_argnums=static_argnums,
         static_argnames=static_argnames,
@@ -76,4 +77,4 @@ def fit(
         compiler_options=compiler_options,
         verbose=verbose,
     )
-    return step.plan_for(target, args, kwargs)
+    return step.called_by("fit").plan_for(target, args, kwargs)

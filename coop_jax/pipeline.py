@@ -106,14 +106,16 @@ def fit_step(
     log: Callable[[str], None],
     unmodified: tuple[Any, int, Any] | None = None,
     placing: Placing = XLA_PLACES,
+    caller: str = "remat_train_step",
 ) -> FittedStep:
     """Trace -> materialise -> graph -> plan -> rewrite -> compile -> verify.
 
-    `unmodified` is what `compile_both` returned, for several budgets of one step.
+    `unmodified` is what `compile_both` returned, for several budgets of one step;
+    `caller` the function that errors name.
     """
     as_written, unmodified_bytes, tagged = unmodified or compile_both(traced)
     device = traced.device()
-    budget_bytes = resolve_budget(budget, unmodified_bytes, device)
+    budget_bytes = resolve_budget(budget, unmodified_bytes, device, caller)
     log(
         f"unmodified step: {format_bytes(unmodified_bytes)}, budget "
         f"{format_bytes(budget_bytes)}"
@@ -124,7 +126,8 @@ def fit_step(
             device, budget_bytes, unmodified_bytes, _OF_UNMODIFIED, total_flops
         )
         return FittedStep(as_written, traced.jitted, plan)
-    search = _search(traced, planner, log, tagged, placing)
+    works_bytes = None if as_written is None else unmodified_bytes
+    search = _search(traced, planner, log, tagged, placing, works_bytes, caller)
     del as_written, tagged, unmodified
     found = search.run(budget_bytes)
     if isinstance(found.compiled, StepWithArena) and placing.books is not None:
@@ -152,16 +155,20 @@ def _search(
     log: Callable[[str], None],
     tagged: Any,
     placing: Placing,
+    works_bytes: int | None = None,
+    caller: str = "remat_train_step",
 ) -> BudgetSearch:
-    """The search for a step under a budget; `tagged` is None if XLA refused it."""
+    """The search for a step under a budget; `tagged` is None if XLA refused it, and
+    `works_bytes`, what the step as written needs, if that is."""
     device = traced.device()
     target = target_of(device)
     if tagged is None:
         materialization = materialize.from_rules(traced.program)
-        fixed_bytes = predicted_fixed_bytes(traced.program)
+        fixed_bytes = least_fixed_bytes = predicted_fixed_bytes(traced.program)
     else:
         materialization = materialize.of_compiled(traced.program, tagged)
         fixed_bytes = unplanned_bytes(tagged, materialization, of_plans=True)
+        least_fixed_bytes = memory_figures(tagged).fixed_bytes
     options = planner_options(planner, target.alignment_bytes)
 
     def with_scratch(scratch_bytes: Mapping[int, int]) -> list[StepGraph]:
@@ -178,6 +185,10 @@ def _search(
         traced.compile,
         log,
         with_scratch,
+        readable=traced.readable,
+        least_fixed_bytes=least_fixed_bytes,
+        unmodified_bytes=works_bytes,
+        caller=caller,
     )
 
 
@@ -233,8 +244,7 @@ def compile_both(traced: TracedStep) -> tuple[Any, int, Any]:
     tagged = traced.lower(materialize.tag(traced.program))
 
     def compile_tagged() -> Any:
-        with _compat.without_compilation_cache():
-            return compile_to_read(lambda: traced.compile_lowered(tagged))
+        return compile_to_read(lambda: traced.compile_afresh(tagged))
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         future = pool.submit(compile_tagged)
@@ -263,12 +273,19 @@ def predict_step(
     graphs = _graphs(program, materialize.from_rules(program), target, options)
     fixed_bytes = predicted_fixed_bytes(program)
     unmodified = needed_bytes(unconstrained(graphs[0], options), options) + fixed_bytes
-    budget_bytes = resolve_budget(budget, unmodified, device)
+    budget_bytes = resolve_budget(budget, unmodified, device, caller)
     if unmodified <= budget_bytes:
         return program
     placement = XLA_PLACES.placement(traced)
     search = BudgetSearch(
-        graphs, options, fixed_bytes, placement, traced.compile, lambda line: None
+        graphs,
+        options,
+        fixed_bytes,
+        placement,
+        traced.compile,
+        lambda line: None,
+        unmodified_bytes=unmodified,
+        caller=caller,
     )
     try:
         candidate = search.predict(budget_bytes)

@@ -7,7 +7,7 @@ the independent validator, and finds the smallest pool that can be planned.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -126,6 +126,9 @@ def smallest_pool(graph: StepGraph, options: PlanOptions) -> SmallestPool:
         schedule=_as_promised(graph, found.schedule, found.capacity, options),
         blocking_operation=min(max(found.blocking_operation, 0), len(graph.operations) - 1),
     )
+
+
+SmallestOf = Callable[[tuple[StepGraph, ...]], tuple[StepGraph, SmallestPool]]
 
 
 def smallest_of(

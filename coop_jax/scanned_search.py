@@ -11,15 +11,16 @@ from collections.abc import Callable, Sequence
 from coop_jax.candidates import (
     GAIN_WORTH_TRYING,
     LEAST_STEP,
+    MAX_COMPILATIONS,
+    MAX_TIGHTEST,
     SLACK_WORTH_USING,
     Measured,
     least,
 )
 from coop_jax.graph import StepGraph
-from coop_jax.plan import PlanOptions, smallest_of
+from coop_jax.plan import PlanOptions, SmallestOf
 from coop_jax.scan import Scanned, scan_down, scan_tightest
 
-_MAX_COMPILATIONS = 3
 # A first plan that needs this part of its pool more than expected is compiled with guards
 # as well.
 _OUT_OF_HAND = 20
@@ -38,6 +39,7 @@ class ScannedSearch:
         options: of the planner.
         fixed_bytes: arguments and results.
         compile_plan: compiles a plan, with guards if told so (`segments.cut`).
+        smallest_of: the smallest pool that can be planned in any of a step's orders.
     """
 
     def __init__(
@@ -46,21 +48,27 @@ class ScannedSearch:
         options: PlanOptions,
         fixed_bytes: int,
         compile_plan: Callable[..., Measured],
+        smallest_of: SmallestOf,
     ) -> None:
         self._graphs = graphs
         self._options = options
         self._fixed_bytes = fixed_bytes
         self._compile_plan = compile_plan
+        self._smallest_of = smallest_of
         self._is_guarded = False  # Plans from here on.
 
-    def best(self, budget_bytes: int) -> Measured | None:
-        """The plan that recomputes least of those found to keep a budget."""
+    def best(self, budget_bytes: int, num_left: int = MAX_COMPILATIONS) -> Measured | None:
+        """The plan that recomputes least of those found to keep a budget.
+
+        Arguments:
+            num_left: how many plans may be compiled.
+        """
+        self._is_guarded = False
         room = budget_bytes - self._fixed_bytes
         plans = scan_down(self._graphs, self._options, room) if room > 0 else []
         found: Measured | None = None
         tried: set[bytes] = set()
         error = 0  # To be left free for it, unless a plan is layered.
-        num_left = _MAX_COMPILATIONS
         while num_left > 0:
             luck = 0 if found is None else budget_bytes // _LUCK_OF_LAYERED
             plan = self._next(plans, tried, room, error, luck)
@@ -69,7 +77,7 @@ class ScannedSearch:
             if found is not None and plan.recompute_seconds >= found.recompute_seconds:
                 break
             tried.add(plan.key)
-            compiled = self._compile(plan, budget_bytes, num_left)
+            compiled = self._compile(plan, budget_bytes, may_try_both=len(tried) == 1)
             num_left -= len(compiled)
             measured = min(compiled, key=least)
             over = measured.total_bytes - budget_bytes
@@ -93,18 +101,24 @@ class ScannedSearch:
         return found
 
     def tightest(self, budget_bytes: int) -> Measured:
-        """The first of the tightest plans that keeps the budget, or else the smallest."""
-        _, smallest = smallest_of(self._graphs, self._options)
+        """The first of the tightest plans that keeps the budget, or else the smallest.
+
+        The plans are the same for every budget.
+        """
+        self._is_guarded = False
+        _, smallest = self._smallest_of(tuple(self._graphs))
         plans = scan_tightest(self._graphs, self._options, smallest.pool_bytes)
         tried: list[Measured] = []
         for plan in _less_alike(plans):
-            tried += self._compile(plan, budget_bytes, _MAX_COMPILATIONS - len(tried))
+            tried += self._compile(plan, budget_bytes, may_try_both=not tried)
             fits = least(tried[-1]) <= (False, budget_bytes)
-            if fits or len(tried) == _MAX_COMPILATIONS:
+            if fits or len(tried) >= MAX_TIGHTEST:
                 break
         return min(tried, key=least)
 
-    def _compile(self, plan: Scanned, budget_bytes: int, num_left: int) -> list[Measured]:
+    def _compile(
+        self, plan: Scanned, budget_bytes: int, *, may_try_both: bool
+    ) -> list[Measured]:
         """A plan; the first one, if it gets out of hand, the other way as well.
 
         Without guards XLA orders things so that mostly less is alive than in the plan. But
@@ -120,7 +134,7 @@ class ScannedSearch:
         missed_by = measured.total_bytes - planned_bytes
         is_in_hand = missed_by <= (planned_bytes - self._fixed_bytes) // _OUT_OF_HAND
         fits = least(measured) <= (False, budget_bytes)
-        if fits or is_in_hand or num_left < _MAX_COMPILATIONS:
+        if fits or is_in_hand or not may_try_both:
             return [measured]
         other = self._compile_plan(
             plan.graph, plan.schedule, is_guarded=not self._is_guarded

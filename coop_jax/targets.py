@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import json
-import os
-import pathlib
-import time
 from typing import Any
-
-import jax
-import numpy as np
 
 from coop_jax import _compat
 
@@ -63,12 +55,24 @@ def _tpu(
     )
 
 
+# One row for every processor, and not what this one does just now: what a busy machine
+# measures says more of the other processes (45 to 600 operations per byte were seen on one
+# of them), and a step would be planned otherwise tomorrow. Only the ratio decides between
+# plans, here 20 operations per byte. Data sheets give about that to processors of any
+# size: 32 float32 operations per core and cycle or twice that, over their bandwidth, is 15
+# to 30 from a laptop's to a server's. XLA:CPU on two cores of a server: products of 1024
+# to 2048 squared, 3.6e11 to 4.4e11 operations/s; an addition of 32 MiB or more, 5e10
+# bytes/s in place and 7e9 into pages touched first, half way 2e10. Half-precision matrices
+# are converted to float32: no faster.
+_CPU = Target("cpu", "cpu", {32: 4e11, 16: 4e11}, 2e10, 64)
+
 # Vendors' data sheets: dense rates without sparsity (32: TF32 on NVIDIA, which is XLA's
 # default matmul precision there; bf16 passes on TPU), memory bandwidth. Memory is what
 # the driver or XLA:TPU leaves to a program, a little less than the data sheet's; near
 # memory the most that XLA:TPU has there at once of a network with many small values.
 # Rows: name, platform, rates, bytes/s, alignment, memory, device kind, near memory.
 _ROWS = (
+    _CPU,
     Target("a100", "gpu", {32: 156e12, 16: 312e12}, 2.0e12, 256, 85_100_068_864, "a100"),
     Target("h100", "gpu", {32: 494e12, 16: 989e12}, 3.35e12, 256, 84_942_979_072, "h100"),
     Target("h200", "gpu", {32: 494e12, 16: 989e12}, 4.8e12, 256, 151_397_597_184, "h200"),
@@ -83,15 +87,13 @@ _TABLE = {target.name: target for target in _ROWS}
 
 def names() -> list[str]:
     """The names that `target=` takes."""
-    return ["cpu", *_TABLE]
+    return list(_TABLE)
 
 
 def named(name: str) -> Target:
     """The target of a name such as `"h200"` or `"tpu v5e"`: no device is needed."""
     words = name.lower().replace("-", " ").replace("_", " ").split()
     key = " ".join(words)
-    if key == "cpu":
-        return local_cpu()
     target = _TABLE.get(key) or _TABLE.get(f"tpu {key}")
     if target is None:
         raise ValueError(
@@ -117,7 +119,7 @@ def target_of(device: Any) -> Target:
     of its platform: only the ratio of the two rates decides between plans.
     """
     if device.platform == "cpu":
-        return local_cpu()
+        return _CPU
     nearest = "h100" if device.platform in ("gpu", "cuda", "rocm") else "tpu v5e"
     return known_target(device) or _TABLE[nearest]
 
@@ -131,59 +133,3 @@ def memory_bytes(device: Any) -> int | None:
         target = known_target(device)
         return target and target.memory_bytes
     return (device.memory_stats() or {}).get("bytes_limit")
-
-
-def local_cpu() -> Target:
-    """This machine's processor, with its two rates measured once and cached on disk."""
-    flops, bandwidth = _cpu_rates()
-    # Half-precision matrices are converted to float32 on CPU: no faster.
-    return Target("cpu", "cpu", {32: flops, 16: flops}, bandwidth, 64)
-
-
-@functools.cache
-def _cpu_rates() -> tuple[float, float]:
-    path = _cache_file()
-    try:
-        cached = json.loads(path.read_text())
-        return float(cached["flops_per_second"]), float(cached["bytes_per_second"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    rates = _measure_cpu()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        names = ("flops_per_second", "bytes_per_second")
-        path.write_text(json.dumps(dict(zip(names, rates, strict=True))))
-    except OSError:
-        pass  # a read-only home only costs the measurement again
-    return rates
-
-
-def _cache_file() -> pathlib.Path:
-    base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(base) / "coop_jax" / f"cpu-rates-jax-{jax.__version__}.json"
-
-
-def _measure_cpu() -> tuple[float, float]:
-    """Best of a few runs of a matrix product and of a vector add, one digit kept.
-
-    One significant digit: plans must not change with the noise of the machine.
-    """
-    device = jax.devices("cpu")[0]
-    n, length = 1024, 1 << 23
-    with jax.default_device(device), jax.ensure_compile_time_eval():
-        matrix = jax.device_put(np.ones((n, n), np.float32), device)
-        vector = jax.device_put(np.ones(length, np.float32), device)
-        product = jax.jit(lambda a: a @ a).lower(matrix).compile()
-        add = jax.jit(lambda a: a + 1).lower(vector).compile()
-        seconds = [_best_seconds(product, matrix), _best_seconds(add, vector)]
-    rates = 2 * n**3 / seconds[0], 2 * 4 * length / seconds[1]
-    return float(f"{rates[0]:.0e}"), float(f"{rates[1]:.0e}")
-
-
-def _best_seconds(compiled: Any, operand: Any, repeats: int = 5) -> float:
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(compiled(operand))
-        best = min(best, time.perf_counter() - start)
-    return best

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from coop_jax.exchange import empty_arena
 from coop_jax.pool_gradient import with_pool_gradients
 from coop_jax.program import Program
 from coop_jax.trace import flatten
+from coop_jax.xla_proto import has_assignment
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -155,7 +157,9 @@ class TracedStep:
         for the step as written.
         """
         with _without_donation_warning():
-            return self.jit(program).lower(*self.args, **self.kwargs)
+            lowered = self.jit(program).lower(*self.args, **self.kwargs)
+        _compat.add_to_cache_key(lowered, _digest_of_names(program))
+        return lowered
 
     def lower_as_written(self) -> Any:
         """Lower the step as written."""
@@ -165,6 +169,20 @@ class TracedStep:
         if has_arena(program):
             return self.carrying(program)
         return self.compile_lowered(self.lower(program))
+
+    def compile_afresh(self, lowered: Any) -> Any:
+        """Compile what `lower` returned, to read what XLA stores of it: what comes from
+        JAX's compilation cache need not say that."""
+        with _compat.compiled_afresh(lowered):
+            return self.compile_lowered(lowered)
+
+    def readable(self, program: Program, compiled: Any) -> Any:
+        """The compiled program, or another of the same that says where XLA put what."""
+        may_be_cached = _compat.is_compilation_cache_enabled()
+        if may_be_cached and not has_assignment(compiled):
+            if not _compat.is_absent(self.device()):  # Of these XLA never says it.
+                return self.compile_afresh(self.lower(program))
+        return compiled
 
     def compile_lowered(self, lowered: Any, options: dict[str, Any] | None = None) -> Any:
         """Compile a version of the step, for the device it is for.
@@ -202,6 +220,12 @@ class TracedStep:
 def _device_set(sharding: Any) -> Iterator[set[Any]]:
     if isinstance(sharding, jax.sharding.Sharding):
         yield sharding.device_set
+
+
+def _digest_of_names(program: Program) -> str:
+    """Programs that compute the same under other names are planned from other names."""
+    names = "\n".join(map(_compat.name_stack, program.eqns))
+    return hashlib.sha256(names.encode()).hexdigest()
 
 
 @contextlib.contextmanager

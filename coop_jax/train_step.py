@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -196,6 +197,11 @@ class RematTrainStep:
             roundings; integers do not.
         """
         return self._within(args, kwargs, BudgetedJit.check)
+
+    def called_by(self, caller: str) -> RematTrainStep:
+        """The same step, whose errors name another public function."""
+        settings = dataclasses.replace(self._settings, caller=caller)
+        return RematTrainStep(self._fn, settings, self._jit_options)
 
     def arena_stats(self) -> ArenaStats:
         """What the last call did in its arena, as the custom calls recorded it.

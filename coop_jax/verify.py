@@ -9,19 +9,35 @@ returned.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from coop_jax.budget import format_bytes
-from coop_jax.candidates import Candidate, Measured
+from coop_jax.candidates import (
+    GAIN_WORTH_TRYING,
+    MAX_BESIDE_TIGHTEST,
+    Candidate,
+    Measured,
+    least,
+)
 from coop_jax.corrected_search import CorrectedSearch, WithScratch
-from coop_jax.errors import InfeasibleBudgetError
 from coop_jax.graph import StepGraph
 from coop_jax.measure import compile_measured
-from coop_jax.plan import PlanOptions, key_of, least_recomputation, smallest_of
+from coop_jax.plan import (
+    PlanOptions,
+    key_of,
+    least_recomputation,
+    smallest_of,
+)
 from coop_jax.program import Program
 from coop_jax.realize import XlaPlacement
+from coop_jax.refusal import Refusals
 from coop_jax.scanned_search import ScannedSearch
+
+# Whether a budget can be kept is not known where its room is less than so many times the
+# planner's lower bound: tight plans need up to twice what is predicted when compiled.
+_AMPLE = 3
 
 
 class BudgetSearch:
@@ -36,6 +52,11 @@ class BudgetSearch:
         log: receives a line for every compilation.
         with_scratch: the graphs again, with scratch of equations in bytes; None: nothing
             is learnt of a plan that missed but by how much.
+        readable: a compiled program again so that what XLA stores can be read of it.
+        least_fixed_bytes: arguments and results alone; None: `fixed_bytes`.
+        unmodified_bytes: what the step as written needs, which is a budget that works; None
+            if it is not known, or XLA refuses to compile it.
+        caller: the function that errors name.
     """
 
     def __init__(
@@ -47,6 +68,11 @@ class BudgetSearch:
         compile_program: Callable[[Program], Any],
         log: Callable[[str], None],
         with_scratch: WithScratch | None = None,
+        *,
+        readable: Callable[[Program, Any], Any] | None = None,
+        least_fixed_bytes: int | None = None,
+        unmodified_bytes: int | None = None,
+        caller: str = "remat_train_step",
     ) -> None:
         self._graphs = graphs
         self._with_scratch = with_scratch
@@ -54,7 +80,19 @@ class BudgetSearch:
         self._fixed_bytes = fixed_bytes
         self._placement = placement
         self._compile_program = compile_program
+        self._readable = readable
         self._log = log
+        # By the orders of the graph, as read or as learnt: it takes a bisection.
+        self._smallest_of = functools.cache(lambda graphs: smallest_of(graphs, options))
+        self._refusals = Refusals(
+            graphs,
+            options,
+            fixed_bytes if least_fixed_bytes is None else least_fixed_bytes,
+            graphs[0].target.near_bytes if placement.has_near_memory else 0,
+            unmodified_bytes,
+            caller,
+            self._smallest_of,
+        )
         self._compiled: dict[tuple[bytes, int], Measured] = {}
 
     @property
@@ -66,41 +104,69 @@ class BudgetSearch:
         room = budget_bytes - self._fixed_bytes
         planned = least_recomputation(self._graphs, self._options, room)
         if planned is None:
-            graph, smallest = smallest_of(self._graphs, self._options)
-            raise InfeasibleBudgetError(
-                budget_bytes,
-                self._fixed_bytes + smallest.pool_bytes,
-                graph.describe(smallest.blocking_operation),
-                predicted=True,
-            )
+            graph, smallest = self._smallest_of(tuple(self._graphs))
+            if smallest.pool_bytes > room:
+                needed_bytes = self._fixed_bytes + smallest.pool_bytes
+                raise self._refusals.after_plans(
+                    budget_bytes, needed_bytes, is_predicted=True
+                )
+            planned = graph, smallest.schedule
         return self._candidate(*planned, 0)
 
     def run(self, budget_bytes: int) -> Measured:
-        """The best plan found that XLA confirms; raises `InfeasibleBudgetError`."""
+        """The best plan found that XLA confirms.
+
+        Which budgets work does not depend on the one that is asked for: where it is not
+        clear, the tightest plans are compiled first, and they are the same for all budgets.
+
+        Raises:
+            InfeasibleBudgetError: at once below what no plan can go below, or else after
+                compiling the two tightest plans.
+        """
+        if budget_bytes < self._refusals.least.bytes:
+            raise self._refusals.at_once(budget_bytes, lambda: self.smallest().total_bytes)
         search = self._search()
-        best = search.best(budget_bytes)
-        if best is not None:
-            return best
+        if not self._is_tight(budget_bytes):
+            best = search.best(budget_bytes)
+            if best is not None:
+                return best
         found = search.tightest(budget_bytes)
-        if found.total_bytes <= budget_bytes and found.compiled is not None:
-            return found
-        graph, smallest = smallest_of(self._graphs, self._options)
-        raise InfeasibleBudgetError(
-            budget_bytes,
-            found.total_bytes,
-            graph.describe(smallest.blocking_operation),
-            predicted=found.compiled is None,
+        if least(found) <= (False, budget_bytes):
+            return self._improved(search, found, budget_bytes)
+        raise self._refusals.after_plans(
+            budget_bytes, found.total_bytes, is_predicted=found.compiled is None
         )
 
     def smallest(self) -> Measured:
         """The step that needs the least of those tried when no budget is small enough."""
         return self._search().tightest(0)
 
+    def _improved(
+        self, search: ScannedSearch | CorrectedSearch, found: Measured, budget_bytes: int
+    ) -> Measured:
+        """One of the tightest plans keeps the budget: one that recomputes less may, of as
+        many bytes too, as they were made for fewer."""
+        gain = found.recompute_seconds / found.candidate.schedule.statistics.compute_seconds
+        if gain <= GAIN_WORTH_TRYING:
+            return found
+        best = search.best(budget_bytes, MAX_BESIDE_TIGHTEST)
+        if best is None:
+            return found
+        return min(found, best, key=lambda m: m.recompute_seconds)
+
+    def _is_tight(self, budget_bytes: int) -> bool:
+        """May it be that no plan keeps the budget, as far as predictions can be trusted?"""
+        return budget_bytes - self._fixed_bytes <= _AMPLE * self._refusals.least_pool_bytes
+
     def _search(self) -> ScannedSearch | CorrectedSearch:
         """Where XLA packs worse than a plan does, plans are searched otherwise."""
         if self._placement.has_near_memory:
             return ScannedSearch(
-                self._graphs, self._options, self._fixed_bytes, self._compile_plan
+                self._graphs,
+                self._options,
+                self._fixed_bytes,
+                self._compile_plan,
+                self._smallest_of,
             )
         return CorrectedSearch(
             self._graphs,
@@ -108,7 +174,9 @@ class BudgetSearch:
             self._fixed_bytes,
             self._expected_bytes,
             self._compile_plan,
+            self._smallest_of,
             self._with_scratch,
+            self._readable,
         )
 
     def _compile_plan(

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from coop_jax import _compat, materialize
+from coop_jax import materialize
 from coop_jax.budget import check_budget, format_bytes
 from coop_jax.comparison import Row
 from coop_jax.errors import InfeasibleBudgetError
@@ -262,9 +262,8 @@ class Versions:
         if program is self._executed_unmodified.program and self._is_as_traced(program):
             return self._compiled_both[2]
         self._log("what XLA stores")
-        tagged = materialize.tag(program)
-        with _compat.without_compilation_cache():
-            return compile_to_read(lambda: self._traced.compile(tagged))
+        tagged = self._traced.lower(materialize.tag(program))
+        return compile_to_read(lambda: self._traced.compile_afresh(tagged))
 
     def _is_as_traced(self, program: Program) -> bool:
         """Is it the program that was compiled to see what XLA stores, renamed?"""

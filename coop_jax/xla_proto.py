@@ -111,6 +111,11 @@ def temporary_addresses(compiled: Any, module: HloModule) -> dict[tuple[int, Ind
     }
 
 
+def has_assignment(compiled: Any) -> bool:
+    """Does the platform say of this executable what is stored where?"""
+    return bool(_assignment(compiled))
+
+
 def _assignment(compiled: Any) -> bytes:
     analysis = compiled.memory_analysis()
     return getattr(analysis, "serialized_buffer_assignment_proto", b"")

@@ -19,7 +19,7 @@ from coop_jax import materialize
 from coop_jax.graph import build_graph
 from coop_jax.measure import memory_figures
 from coop_jax.plan import planner_options, smallest_pool, unconstrained
-from coop_jax.targets import local_cpu
+from coop_jax.targets import named
 from coop_jax.traced_step import TracedStep
 
 
@@ -49,7 +49,7 @@ def measure(name: str) -> list[int]:
     as_written = jax.jit(problem.train_step, donate_argnums=0).lower(*arguments).compile()
     flattened = step.compile(materialize.tag(step.program))
     stored = materialize.of_compiled(step.program, flattened)
-    target = local_cpu()
+    target = named("cpu")
     options = planner_options("coop", target.alignment_bytes)
     graph = build_graph(step.program, stored, target)
     program_order = build_graph(

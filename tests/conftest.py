@@ -30,3 +30,23 @@ def pytest_report_header() -> str:
 @pytest.fixture
 def key() -> jax.Array:
     return jax.random.key(0)
+
+
+@pytest.fixture
+def compilation_cache(tmp_path):
+    """JAX's persistent compilation cache, empty, in a directory of its own."""
+    from jax.experimental.compilation_cache import compilation_cache as cache
+
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    cache.reset_cache()
+    yield tmp_path
+    for name, value in before.items():
+        jax.config.update(name, value)
+    cache.reset_cache()
