@@ -52,17 +52,25 @@ def remat_train_step(
     On the first call for a kind of arguments the step is traced, planned, compiled and
     measured; it computes the same values as `jax.jit(fn)`, and XLA's own figure for it
     (arguments + results - aliased + temporaries, on one device) is at most the budget.
-    Under an outer transformation (`jit`, `grad`, `vmap`) nothing can be compiled: there
-    the step is rewritten from the prediction alone, which is not verified. Arguments
-    that the step replaces should be donated, as with `jax.jit`; on CPU, arguments that
-    are not are never copied except where a recomputation reads nothing else.
+    Arguments that the step replaces should be donated, as with `jax.jit`; on CPU,
+    arguments that are not are never copied except where a recomputation reads nothing
+    else. Flax NNX objects among the arguments are updated in place, as by `nnx.jit`, and
+    donated unless `donate_argnums` or `donate_argnames` says what is. Of pytrees with
+    Equinox modules the arrays are traced and the rest is static, as by `filter_jit`.
+
+    Under an outer transformation (`jit`, `grad`, `vmap`, `shard_map`) nothing can be
+    compiled: there the step is planned from the prediction alone, which is not verified;
+    where that exceeds the budget, a warning says so. Differentiated, it is the step as
+    written, `custom_jvp` and `custom_vjp` rules included.
 
     The method is Coop's ("Coop: Memory is not a Commodity", NeurIPS 2023), run ahead of
     time on the whole step.
 
     Arguments:
         fn: the step: a pure function of pytrees of arrays, its gradients and optimizer
-            update included. May already be jitted (its donation is then kept).
+            update included, or one that updates Flax NNX objects. May already be jitted,
+            by `jax.jit`, `nnx.jit` or `equinox.filter_jit`: its options are kept, and
+            those given here come over them.
         budget: bytes per device (int), or a string: `"12GiB"`, `"750MB"`, `"60%"` of
             what the unmodified step needs, `"device"` for what the device reports.
         planner: `"search"` (whole plans compared, never worse than the others),
@@ -83,8 +91,8 @@ def remat_train_step(
         verbose: print a line to stderr for every compilation, and the plan.
 
     Returns:
-        A `RematTrainStep`: callable, with `.plan(*args)`, `.lower(*args)`,
-        `.trace(*args)`. Without `fn`, a decorator.
+        A `RematTrainStep`: callable, with `.plan(*args)`, `.check(*args)`,
+        `.lower(*args)`, `.trace(*args)`. Without `fn`, a decorator.
 
     Raises:
         InfeasibleBudgetError: on the first call, if no plan fits. It names the smallest
