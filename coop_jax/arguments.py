@@ -39,6 +39,8 @@ def _placement(leaf: Any) -> Any:
     So the plan that was made for `ShapeDtypeStruct`s or for the first call, with arrays on
     the default device, serves the later calls, too.
     """
+    if _compat.is_traced([leaf]):
+        return None  # Its type says what is known of its sharding.
     sharding = getattr(leaf, "sharding", None)
     if not isinstance(sharding, jax.sharding.Sharding):
         return None

@@ -247,7 +247,10 @@ class RematTrainStep:
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Types of the results; nothing is planned. As `jax.jit(fn).eval_shape`."""
-        return jax.eval_shape(self._fn, *args, **kwargs)
+        step = self._step_for(args, kwargs)
+        if isinstance(step, BudgetedJit):
+            return step.jitted.eval_shape(*args, **kwargs)
+        return step.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
         """Forget all plans; as `jax.jit(fn).clear_cache`."""
@@ -306,13 +309,15 @@ class RematTrainStep:
             key = "nnx", *map(tuple, donated.values())
             if key not in self._steps:
                 wrapped = flax_nnx.jitted_with(fn, {**options, **donated})
-                self._steps[key] = flax_nnx.NnxStep(
+                step = flax_nnx.NnxStep(
                     wrapped, {}, self._made, copies_shared=bool(donated)
                 )
+                self._steps.setdefault(key, step)
             return self._steps[key]
         if equinox.has_modules((dynamic_args, dynamic_kwargs)):
             if "equinox" not in self._steps:
-                self._steps["equinox"] = equinox.FilteredStep(fn, options, self._made)
+                step = equinox.FilteredStep(fn, options, self._made)
+                self._steps.setdefault("equinox", step)
             return self._steps["equinox"]
         return self._direct
 

@@ -232,3 +232,11 @@ def test_check_sees_a_wrong_number():
     lost = check_results(of(np.array([1.0])), of(np.array([np.nan])), is_unmodified=False)
     assert lost.largest_relative == np.inf
     assert "1 absolute: ['b'] int64[2]" in str(check)
+
+
+def test_eval_shape_plans_nothing():
+    weights, x = mlp_arguments()
+    step = remat_train_step(sgd_step, budget="60%", static_argnames="rate")
+    shapes = step.eval_shape(weights, x, rate=0.5)
+    assert shapes[1].shape == ()
+    assert "0 planned" in repr(step)

@@ -45,7 +45,7 @@ def plan():
     logger.propagate = False
     lines = []
     made = coop_jax.remat_train_step(step, budget="50%")
-    made._log = lines.append
+    made._direct._log = lines.append
     try:
         found = made.plan(weights, x)
         kept = [found.measured_bytes, found.predicted_bytes, found.recomputed_flops]

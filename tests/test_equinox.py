@@ -139,3 +139,9 @@ def test_shapes_are_enough_to_plan():
     step = planned_of(train_step)
     plan = step.plan(model, state, x)
     assert plan is step.plan(*made(), batch())
+
+
+def test_eval_shape_plans_nothing():
+    for step in (planned_of(train_step), planned_of(eqx.filter_jit(train_step))):
+        assert step.eval_shape(*made(), batch())[2].shape == ()
+        assert repr(step).endswith("0 planned)")

@@ -245,3 +245,9 @@ def test_one_plan_serves_all_calls():
     for _ in range(3):
         step(*objects, batch())
     assert repr(step).endswith("1 planned)")
+
+
+def test_eval_shape_plans_nothing():
+    step = planned_of(train_step)
+    assert step.eval_shape(*made(), batch()).shape == ()
+    assert repr(step).endswith("0 planned)")

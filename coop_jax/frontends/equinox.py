@@ -22,7 +22,8 @@ from coop_jax.frontends.inner import Act, Inner
 
 def _equinox() -> Any:
     """`equinox`, None as long as the program has not imported it."""
-    return sys.modules.get("equinox")
+    equinox: Any = sys.modules.get("equinox")
+    return equinox
 
 
 def is_module(value: Any) -> bool:
@@ -70,6 +71,11 @@ class FilterJittedStep:
                 warnings.filterwarnings("ignore", message="Some donated buffers were not")
             return self._inner.within(self._wrapped.lower, args, kwargs, act)
 
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Types of the results."""
+        fn = self._wrapped.__wrapped__
+        return _equinox().filter_eval_shape(fn, *args, **kwargs)
+
 
 class FilteredStep:
     """A plain step on pytrees of Equinox, with its arrays traced and the rest static.
@@ -87,6 +93,7 @@ class FilteredStep:
         self, fn: Callable, options: dict[str, Any], budgeted: Callable[[Any], BudgetedJit]
     ) -> None:
         equinox = _equinox()
+        self._fn = fn
 
         def pure(static: _Static, /, *args: Any, **kwargs: Any) -> Any:
             args, kwargs = equinox.combine((args, kwargs), static.tree())
@@ -106,6 +113,10 @@ class FilteredStep:
     def within(self, args: tuple, kwargs: dict, act: Act) -> Any:
         """Do something with the function inside and the arguments of a call."""
         return act(self.budgeted, *self._pure_arguments(args, kwargs))
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Types of the results."""
+        return _equinox().filter_eval_shape(self._fn, *args, **kwargs)
 
     def _pure_arguments(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         equinox = _equinox()

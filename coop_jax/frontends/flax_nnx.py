@@ -22,7 +22,8 @@ from coop_jax.frontends.inner import Act, Inner
 
 def _nnx() -> Any:
     """`flax.nnx`, None as long as the program has not imported it."""
-    return sys.modules.get("flax.nnx")
+    nnx: Any = sys.modules.get("flax.nnx")
+    return nnx
 
 
 def is_node(value: Any) -> bool:
@@ -117,6 +118,10 @@ class NnxStep:
     def within(self, args: tuple, kwargs: dict, act: Act) -> Any:
         """Do something with the function inside and the arguments of a call."""
         return self._inner.within(self._wrapped.lower, args, kwargs, act)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Types of the results."""
+        return _nnx().eval_shape(self._wrapped.fun, *args, **kwargs)
 
 
 class _SharedCopied:
