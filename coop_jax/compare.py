@@ -10,6 +10,7 @@ import jax
 from coop_jax import pareto
 from coop_jax.budget import check_budget, format_bytes
 from coop_jax.comparison import Comparison, Row, at
+from coop_jax.frontends import equinox, flax_nnx
 from coop_jax.policies import Policy, Wrap, default_policies
 from coop_jax.targets import target_of
 from coop_jax.topology import named_device, placed
@@ -169,6 +170,13 @@ def _check(make_step, policies, args, target, measure_seconds) -> None:
         raise TypeError(
             "`compare(make_step, ...)` must be given a callable that takes `wrap` and "
             f"returns the step. Got {make_step!r} of type {type(make_step).__name__}."
+        )
+    if flax_nnx.has_nodes(args) or equinox.has_modules(args):
+        raise TypeError(
+            "`compare(make_step, *args)` must be given steps that are pure functions of "
+            "pytrees of arrays. Got objects of Flax NNX or Equinox among the arguments. "
+            "Pass their arrays, from `nnx.split` or `equinox.partition`, and put the "
+            "objects together again inside of the step."
         )
     if policies is not None:
         if not isinstance(policies, Mapping):

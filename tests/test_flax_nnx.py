@@ -251,3 +251,8 @@ def test_eval_shape_plans_nothing():
     step = planned_of(train_step)
     assert step.eval_shape(*made(), batch()).shape == ()
     assert repr(step).endswith("0 planned)")
+
+
+def test_compare_refuses_objects():
+    with pytest.raises(TypeError, match=r"pure functions of.*Flax NNX.*from `nnx\.split`"):
+        coop_jax.compare(lambda wrap: train_step, *made(), batch())
