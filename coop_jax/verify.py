@@ -38,6 +38,8 @@ from coop_jax.scanned_search import ScannedSearch
 # Whether a budget can be kept is not known where its room is less than so many times the
 # planner's lower bound: tight plans need up to twice what is predicted when compiled.
 _AMPLE = 3
+# A compiled plan that needs so many times what was expected says little about others.
+_FAR_MORE = 1.25
 
 
 class BudgetSearch:
@@ -121,7 +123,8 @@ class BudgetSearch:
 
         Raises:
             InfeasibleBudgetError: at once below what no plan can go below, or else after
-                compiling the two tightest plans.
+                compiling the two tightest plans; after four where those were expected to
+                keep the budget by far.
         """
         if budget_bytes < self._refusals.least.bytes:
             raise self._refusals.at_once(budget_bytes, lambda: self.smallest().total_bytes)
@@ -133,6 +136,10 @@ class BudgetSearch:
         found = search.tightest(budget_bytes)
         if least(found) <= (False, budget_bytes):
             return self._improved(search, found, budget_bytes)
+        if self._is_in_doubt(budget_bytes):
+            best = search.best(budget_bytes, MAX_BESIDE_TIGHTEST)
+            if best is not None:
+                return best
         raise self._refusals.after_plans(
             budget_bytes, found.total_bytes, is_predicted=found.compiled is None
         )
@@ -157,6 +164,15 @@ class BudgetSearch:
     def _is_tight(self, budget_bytes: int) -> bool:
         """May it be that no plan keeps the budget, as far as predictions can be trusted?"""
         return budget_bytes - self._fixed_bytes <= _AMPLE * self._refusals.least_pool_bytes
+
+    def _is_in_doubt(self, budget_bytes: int) -> bool:
+        """Did the tightest plans need far more than expected, so that others may need less?
+
+        XLA undoes some of the tightest plans nearly whole: they recompute so much that it
+        keeps what it likes alive between their fences.
+        """
+        expected = (m.candidate.planned_bytes for m in self._compiled.values())
+        return min(expected, default=budget_bytes) * _FAR_MORE <= budget_bytes
 
     def _search(self) -> ScannedSearch | CorrectedSearch:
         """Where XLA packs worse than a plan does, plans are searched otherwise."""
