@@ -514,13 +514,24 @@ ERRORS = {
 }
 
 
+def jitted_and_planned():
+    return jax.jit(update), remat_train_step(update, budget=BUDGET, planner="lookahead")
+
+
+@pytest.fixture(scope="module")
+def called_before():
+    """Both, after a call that was right."""
+    both = jitted_and_planned()
+    for function in both:
+        function(*arrays())
+    return both
+
+
 @pytest.mark.parametrize("name", ERRORS)
 @pytest.mark.parametrize("is_known", [False, True])
-def test_errors_are_those_of_jit(name, is_known):
+def test_errors_are_those_of_jit(name, is_known, called_before):
     weights, x = arrays()
-    jitted, step = jax.jit(update), remat_train_step(update, budget=BUDGET)
-    if is_known:  # after a call that was right
-        step(weights, x)
+    jitted, step = called_before if is_known else jitted_and_planned()
     expected, found = (
         error_of(lambda f=f: ERRORS[name](f, weights, x)) for f in (jitted, step)
     )
@@ -529,7 +540,9 @@ def test_errors_are_those_of_jit(name, is_known):
 
 def test_a_donated_argument_cannot_be_used_again():
     weights, x = arrays()
-    step = remat_train_step(update, budget=BUDGET, donate_argnums=0)
+    step = remat_train_step(
+        update, budget=BUDGET, planner="lookahead", donate_argnums=0
+    )
     step(weights, x)
     with pytest.raises(RuntimeError, match="deleted"):
         step(weights, x)

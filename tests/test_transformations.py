@@ -158,7 +158,11 @@ def with_rules(function, seed):
 
 
 @quietly
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "seed",
+    # Five seconds each: most operations are compiled one by one.
+    [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 10))],
+)
 def test_random_programs_under_transformations(seed):
     function, (floats, integers, flags, key) = random_function(seed, 25)
     step = with_rules(function, seed)
