@@ -15,13 +15,13 @@ from coop_jax.measure import memory_figures
 
 PROBLEMS = {
     "transformer": lambda dtype: transformer_problem(
-        num_layers=2, width=32, num_heads=2, sequence_length=64, dtype=dtype
+        num_layers=1, width=32, num_heads=2, sequence_length=64, dtype=dtype
     ),
     "convnet": lambda dtype: convnet_problem(
-        stage_sizes=(2, 2, 2), width=8, image_size=16, batch_size=32, dtype=dtype
+        stage_sizes=(1, 1, 1), width=8, image_size=16, batch_size=32, dtype=dtype
     ),
     "mixer": lambda dtype: mixer_problem(
-        num_layers=2, width=32, batch_size=16, dtype=dtype
+        num_layers=1, width=32, batch_size=16, dtype=dtype
     ),
 }
 STEPS = 20
