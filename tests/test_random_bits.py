@@ -1,5 +1,7 @@
 """Random bits are one value, in the program and in memory."""
 
+import functools
+
 import pytest
 from models import transformer_problem
 from steps import assert_trees_equal, compiled_graph, run, traced
@@ -13,6 +15,7 @@ from coop_jax.segments import cut
 MASK_BYTES = 4 * 32 * 64 * 4  # The smallest ones.
 
 
+@functools.cache
 def dropout_step(num_layers):
     """Masks of a batch of 4 sequences of 32 tokens at 64 features, or of 4 heads."""
     problem = transformer_problem(
