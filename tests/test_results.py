@@ -18,7 +18,7 @@ _ROUNDING_ERRORS = 8
 
 PROBLEMS = {
     "transformer": lambda dtype: transformer_problem(
-        num_layers=1,
+        num_layers=2,
         width=64,
         num_heads=2,
         batch_size=16,
@@ -30,7 +30,7 @@ PROBLEMS = {
         stage_sizes=(2, 2), width=16, image_size=16, batch_size=32, dtype=dtype
     ),
     "mixer": lambda dtype: mixer_problem(
-        num_layers=2, width=64, batch_size=32, dtype=dtype
+        num_layers=3, width=64, batch_size=32, dtype=dtype
     ),
 }
 
