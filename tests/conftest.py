@@ -13,6 +13,11 @@ import jax
 import jaxlib
 import pytest
 
+from coop_jax import topology
+
+# By the extra that brings XLA's compiler for a device that is not there.
+COMPILERS = {"cuda": topology._CUDA_PLUGINS, "tpu": ("libtpu",)}
+
 hypothesis.settings.register_profile(
     "fixed",
     derandomize=True,
@@ -25,6 +30,13 @@ hypothesis.settings.load_profile("fixed")
 
 def pytest_report_header() -> str:
     return f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, {jax.devices()}"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("absent"):
+        [extra] = mark.args
+        if not any(map(topology._is_installed, COMPILERS[extra])):
+            pytest.skip(f"needs XLA's compiler of the extra `{extra}`")
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """The report says what was done and what it costs."""
 
+import dataclasses
+import functools
 import re
 
 from steps import mlp_arguments, mlp_step
@@ -7,9 +9,14 @@ from steps import mlp_arguments, mlp_step
 import coop_jax
 
 
-def test_report_of_a_planned_step():
+@functools.cache
+def planned():
     step = coop_jax.remat_train_step(mlp_step, budget="60%", donate_argnums=0)
-    plan = step.plan(*mlp_arguments())
+    return step.plan(*mlp_arguments())
+
+
+def test_report_of_a_planned_step():
+    plan = planned()
     text = str(plan)
     for name in (
         "unmodified",
@@ -29,11 +36,8 @@ def test_report_of_a_planned_step():
 
 
 def test_long_reports_are_cut():
-    step = coop_jax.remat_train_step(mlp_step, budget="60%")
-    plan = step.plan(*mlp_arguments())
+    plan = planned()
     item = plan.recomputations[0]
-    import dataclasses
-
     longer = dataclasses.replace(plan, recomputations=(item,) * 9)
     assert str(longer).count(" x ") == 5
     assert "and 4 more lines" in str(longer)

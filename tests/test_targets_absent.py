@@ -171,12 +171,13 @@ def test_a_step_that_xla_refuses_to_compile_as_written(arguments, monkeypatch):
         monkeypatch.setattr(verify, "compile_measured", compile_measured)
 
     refuse_above(0.8 * needed)
-    plan = coop_jax.fit(mlp_step, *arguments, budget=int(0.75 * needed))
+    options = {"budget": int(0.75 * needed), "planner": "lookahead"}
+    plan = coop_jax.fit(mlp_step, *arguments, **options)
     assert plan.measured_bytes <= plan.budget_bytes
     assert plan.unmodified_bytes == needed
     refuse_above(0)
     with pytest.raises(coop_jax.InfeasibleBudgetError, match="by prediction"):
-        coop_jax.fit(mlp_step, *arguments, budget=int(0.75 * needed))
+        coop_jax.fit(mlp_step, *arguments, **options)
 
 
 @pytest.mark.parametrize("name", GPUS)

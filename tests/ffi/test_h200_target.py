@@ -1,6 +1,5 @@
 """Exchanges compiled for an H200 that need not be there: needs JAX's CUDA plugin."""
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -8,17 +7,13 @@ import subprocess
 import sys
 
 import pytest
+from steps import NEEDS_CUDA
 
 from coop_jax import _ext
 
-PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
-
 pytestmark = [
+    NEEDS_CUDA,
     pytest.mark.skipif(not _ext.has_cuda, reason="built without CUDA"),
-    pytest.mark.skipif(
-        not any(importlib.util.find_spec(plugin) for plugin in PLUGINS),
-        reason="needs the CUDA plugin of JAX, `jax[cuda13]`",
-    ),
 ]
 
 
