@@ -7,10 +7,12 @@ so a recomputation that reads them is not merged back into the first computation
 * CPU: XLA removes `optimization_barrier` before its last common subexpression
   elimination. A typed-FFI custom call whose results are all aliased to the operands
   survives; at run time it is a function that returns (`xla_ext/ffi/fence_cpu.cc`).
+  XLA does not look whether such a call's operand and result have the same layout: it is
+  told one for both, row-major or the one it is known to choose (`coop_jax.layouts`).
   When the program is partitioned over several devices, an unknown custom call would
   gather every operand; `custom_partitioning` says that each keeps its sharding.
-* GPU, TPU: `optimization_barrier`, which lives until after their last such pass.
-  On a TPU it also keeps the layouts of results (`coop_jax.layouts`).
+* GPU, TPU: `optimization_barrier`, which lives until after their last such pass, and
+  whose results are laid out as its operands. On a TPU it is told layouts, too.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ def fence_equation(
 
     Arguments:
         number: tells it from other fences.
-        layouts: what XLA:TPU has to lay out so (`coop_jax.layouts`), None where it may
-            choose; empty: it may everywhere.
+        layouts: what has to be laid out so (`coop_jax.layouts`). None for some, or empty:
+            XLA:TPU and XLA:GPU may choose, and on a CPU it is row-major.
     """
     params = {"number": number, "layouts": tuple(layouts)}
     return _compat.new_jaxpr_eqn(list(before), list(after), fence_p, params, frozenset())
@@ -111,20 +113,30 @@ def _lower_tpu(ctx, *operands, number, layouts):
 
 
 def _lower_cpu(ctx, *operands, number, layouts):
-    del layouts
+    del number
     register_targets()
+    ranks = [_compat.physical_aval(a).ndim for a in ctx.avals_in]
+    orders = [
+        order or tuple(range(rank))
+        for rank, order in itertools.zip_longest(ranks, layouts)
+    ]
     if _compat.num_lowering_devices(ctx) == 1:
-        return _compat.custom_call_lowering(ctx, _TARGET, operands, alias_all=True)
-    return _compat.lower_fun(_partitioned_fence, multiple_results=True)(ctx, *operands)
+        return _compat.identity_call(_TARGET, operands, orders)
+    partitioned = functools.partial(_partitioned_fence, orders=orders)
+    return _compat.lower_fun(partitioned, multiple_results=True)(ctx, *operands)
 
 
-def _partitioned_fence(*operands):
+def _partitioned_fence(*operands, orders):
     def call(*shards):
         shapes = [jax.ShapeDtypeStruct(s.shape, s.dtype) for s in shards]
-        aliases = {i: i for i in range(len(shards))}
-        return tuple(
-            jax.ffi.ffi_call(_TARGET, shapes, input_output_aliases=aliases)(*shards)
+        fence = jax.ffi.ffi_call(
+            _TARGET,
+            shapes,
+            input_output_aliases={i: i for i in range(len(shards))},
+            input_layouts=orders,
+            output_layouts=orders,
         )
+        return tuple(fence(*shards))
 
     # Keys are opaque to a custom call: their words pass instead.
     words = [jax.random.key_data(a) if _is_key(a) else a for a in operands]

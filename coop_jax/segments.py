@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
+from coop_jax import _compat
 from coop_jax._compat import Literal
 from coop_jax.costs import aval_bytes
 from coop_jax.graph import StepGraph
@@ -158,7 +159,8 @@ def _operands(
         reads = _reads_from_before(graph, group)
         if not fence_free_inputs:
             reads = _without_free_inputs(graph, group, reads)
-        fenced.append(tuple(sorted(reads | sinks)) if k else ())
+        passing = filter(lambda t: _compat.is_array(graph.tensors[t].aval), reads | sinks)
+        fenced.append(tuple(sorted(passing)) if k else ())
         made, read = set(), set()
         for execution in group:
             read.update(graph.operations[execution.operation].inputs)
