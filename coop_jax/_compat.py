@@ -50,7 +50,12 @@ ir = _ir
 
 
 # Where JAX defines what stands inside of kernels only, and what calls them.
-_KERNELS = ("jax._src.pallas.", "jax.experimental.pallas.", "jax._src.thunky", "jax.experimental.thunky")
+_KERNELS = (
+    "jax._src.pallas.",
+    "jax.experimental.pallas.",
+    "jax._src.thunky",
+    "jax.experimental.thunky",
+)
 _CALLS_OF_KERNELS = frozenset(("jax._src.pallas.pallas_call", "jax._src.pallas.mpmd"))
 _EFFECTS_ON_OPERANDS = (
     _state_types.RefEffect,
@@ -83,7 +88,9 @@ def primitives_of_programs() -> set[Any]:
                     modules[value].add(name)
     _num_modules_seen = len(sys.modules)
     _of_programs = {
-        primitive for primitive, names in modules.items() if not all(map(_is_of_kernels, names))
+        primitive
+        for primitive, names in modules.items()
+        if not all(map(_is_of_kernels, names))
     }
     return _of_programs
 

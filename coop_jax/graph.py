@@ -203,7 +203,9 @@ def _must_precede(program, operations, tensors, external) -> Iterator[tuple[int,
 
     What may not move; and what reads an input comes before what overwrites it.
     """
-    in_place = [k for k, op in enumerate(operations) if not may_move(program.eqns[op.anchor])]
+    in_place = [
+        k for k, op in enumerate(operations) if not may_move(program.eqns[op.anchor])
+    ]
     yield from itertools.pairwise(in_place)
     overwritten_by = {
         int(old): int(k)

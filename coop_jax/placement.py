@@ -117,8 +117,7 @@ def _lower_cpu(ctx, *operands, number, layouts):
     register_targets()
     ranks = [_compat.physical_aval(a).ndim for a in ctx.avals_in]
     orders = [
-        order or tuple(range(rank))
-        for rank, order in itertools.zip_longest(ranks, layouts)
+        order or tuple(range(rank)) for rank, order in itertools.zip_longest(ranks, layouts)
     ]
     if _compat.num_lowering_devices(ctx) == 1:
         return _compat.identity_call(_TARGET, operands, orders)

@@ -44,7 +44,9 @@ class Purity:
 
 
 def _permitted(reason: str, **flags: bool) -> Purity:
-    everything = dict.fromkeys(("may_merge", "may_run_again", "may_vanish", "may_move"), True)
+    everything = dict.fromkeys(
+        ("may_merge", "may_run_again", "may_vanish", "may_move"), True
+    )
     return Purity(reason, **{**everything, **flags})
 
 

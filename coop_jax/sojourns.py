@@ -80,7 +80,9 @@ def can_be_stored(aval: object) -> bool:
     """Does a custom call see the value's bytes? Not those of keys and packed types, and a
     reference is no value."""
     dtype = getattr(aval, "dtype", None)
-    return _compat.is_array(aval) and isinstance(dtype, np.dtype) and dtype.name not in _PACKED
+    return (
+        _compat.is_array(aval) and isinstance(dtype, np.dtype) and dtype.name not in _PACKED
+    )
 
 
 def _waits(
