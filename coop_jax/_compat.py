@@ -258,27 +258,19 @@ def num_lowering_devices(ctx: Any) -> int:
     return 1 if count is None else int(count)
 
 
-def identity_call(
-    target: str, operands: Sequence[Any], orders: Sequence[tuple[int, ...]]
-) -> Sequence[Any]:
-    """A typed-FFI custom call whose results are the operands, in their place.
+def identity_call(target: str, operands: Sequence[Any]) -> Sequence[Any]:
+    """A typed-FFI custom call whose results are its operands, vectors, in their place.
 
-    XLA takes the word of a custom call for what it aliases: an operand and its result
-    without a layout each are given one each, and nothing moves. So both are told the same.
-
-    Arguments:
-        orders: for every operand its dimensions, the outermost first.
+    XLA takes the word of such a call for what it aliases: of a matrix, operand and result
+    are given a layout each, and nothing moves.
     """
     types = [operand.type for operand in operands]
-    minor_to_major = [order[::-1] for order in orders]
     call = _mlir.custom_call(
         target,
         result_types=types,
         operands=operands,
         api_version=4,
         operand_output_aliases={i: i for i in range(len(types))},
-        operand_layouts=minor_to_major,
-        result_layouts=minor_to_major,
         backend_config={},
     )
     return call.results

@@ -9,9 +9,9 @@ results have, and that in which the step as written keeps what passes: chosen an
 passed a fence in one order and was copied to others by its readers (the queries, keys and
 values of a Swin transformer).
 
-On a CPU the fence is a call that has to be told some order (`placement.py`). Those of
-LAPACK are column-major, and so is what lies between two of them: row-major, it is copied
-before the fence and again behind it.
+On a CPU vectors pass a fence, of the elements in some order (`placement.py`). LAPACK's are
+column-major, and so is what lies between two of its calls: row-major, it is copied before
+the fence and again behind it.
 
 Not what convolutions read or make: kernels are small, images are large, and one follows the
 other. Told their orders, XLA:TPU padded a U-Net's images to several times their size.

@@ -7,8 +7,9 @@ so a recomputation that reads them is not merged back into the first computation
 * CPU: XLA removes `optimization_barrier` before its last common subexpression
   elimination. A typed-FFI custom call whose results are all aliased to the operands
   survives; at run time it is a function that returns (`xla_ext/ffi/fence_cpu.cc`).
-  XLA does not look whether such a call's operand and result have the same layout: it is
-  told one for both, row-major or the one it is known to choose (`coop_jax.layouts`).
+  XLA does not look whether such a call's operand and result have the same layout, and
+  copies what it is told layouts of: vectors pass, of the elements in row-major order or in
+  the one that XLA is known to choose (`coop_jax.layouts`).
   When the program is partitioned over several devices, an unknown custom call would
   gather every operand; `custom_partitioning` says that each keeps its sharding.
 * GPU, TPU: `optimization_barrier`, which lives until after their last such pass, and
@@ -29,6 +30,11 @@ from coop_jax import _compat, _ext
 from coop_jax._compat import Primitive
 
 _TARGET = "coop_fence"
+
+# The call itself, of vectors, inside of the fence's lowering for a CPU.
+_call_p = Primitive("coop_fence_call")
+_call_p.multiple_results = True
+_call_p.def_abstract_eval(lambda *avals: list(avals))
 
 fence_p = Primitive("coop_fence")
 fence_p.multiple_results = True
@@ -115,27 +121,31 @@ def _lower_tpu(ctx, *operands, number, layouts):
 def _lower_cpu(ctx, *operands, number, layouts):
     del number
     register_targets()
-    ranks = [_compat.physical_aval(a).ndim for a in ctx.avals_in]
-    orders = [
-        order or tuple(range(rank)) for rank, order in itertools.zip_longest(ranks, layouts)
+    is_whole = _compat.num_lowering_devices(ctx) == 1
+    call = _call_flat if is_whole else _call_partitioned
+    function = functools.partial(call, layouts=layouts)
+    return _compat.lower_fun(function, multiple_results=True)(ctx, *operands)
+
+
+def _call_flat(*operands, layouts):
+    """The call, of vectors: they have one layout. Told layouts, it copies its operands."""
+    told = itertools.zip_longest(operands, layouts)
+    orders = [order or tuple(range(x.ndim)) for x, order in told]
+    moved = [x.transpose(order) for x, order in zip(operands, orders, strict=True)]
+    flat = _call_p.bind(*(x.reshape(-1) for x in moved))
+    return [
+        y.reshape(x.shape).transpose(_inverse(order))
+        for y, x, order in zip(flat, moved, orders, strict=True)
     ]
-    if _compat.num_lowering_devices(ctx) == 1:
-        return _compat.identity_call(_TARGET, operands, orders)
-    partitioned = functools.partial(_partitioned_fence, orders=orders)
-    return _compat.lower_fun(partitioned, multiple_results=True)(ctx, *operands)
 
 
-def _partitioned_fence(*operands, orders):
+def _inverse(order):
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
+def _call_partitioned(*operands, layouts):
     def call(*shards):
-        shapes = [jax.ShapeDtypeStruct(s.shape, s.dtype) for s in shards]
-        fence = jax.ffi.ffi_call(
-            _TARGET,
-            shapes,
-            input_output_aliases={i: i for i in range(len(shards))},
-            input_layouts=orders,
-            output_layouts=orders,
-        )
-        return tuple(fence(*shards))
+        return tuple(_call_flat(*shards, layouts=layouts))
 
     # Keys are opaque to a custom call: their words pass instead.
     words = [jax.random.key_data(a) if _is_key(a) else a for a in operands]
@@ -173,6 +183,9 @@ def _identity_rule(ranks: list[int]) -> str:
 
 # `custom_partitioning` reads the device assignment.
 _compat.require_devices_during_lowering(fence_p)
+_compat.register_lowering(
+    _call_p, lambda ctx, *operands: _compat.identity_call(_TARGET, operands), platform="cpu"
+)
 _compat.register_lowering(fence_p, _lower_barrier)
 _compat.register_lowering(fence_p, _lower_cpu, platform="cpu")
 _compat.register_lowering(fence_p, _lower_tpu, platform="tpu")

@@ -159,7 +159,7 @@ def _operands(
         reads = _reads_from_before(graph, group)
         if not fence_free_inputs:
             reads = _without_free_inputs(graph, group, reads)
-        passing = filter(lambda t: _compat.is_array(graph.tensors[t].aval), reads | sinks)
+        passing = (t for t in reads | sinks if _can_pass(graph.tensors[t].aval))
         fenced.append(tuple(sorted(passing)) if k else ())
         made, read = set(), set()
         for execution in group:
@@ -167,6 +167,11 @@ def _operands(
             made.update(execution.makes)
         sinks = (made - read) & later[k]
     return fenced
+
+
+def _can_pass(aval: Any) -> bool:
+    """Tokens and references are no values, and without elements there is nothing to pass."""
+    return _compat.is_array(aval) and aval.size > 0
 
 
 def _reads_from_before(graph: StepGraph, group: list[Execution]) -> set[int]:

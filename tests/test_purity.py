@@ -1,4 +1,4 @@
-"""What may be merged, run again, left out and moved: the table, and that plans keep to it."""
+"""What may be merged, run again, left out and moved, and that plans keep to it."""
 
 import importlib
 import pkgutil
