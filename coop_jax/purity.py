@@ -162,8 +162,9 @@ _CLASSES: tuple[tuple[Purity, str], ...] = (
     ),
     (
         ORDERED,
-        "after_all assert_consumed_value box_get box_set buffer_callback check create_token "
-        "dce_sink debug_callback debug_print global_array_to_host_local_array "
+        "after_all assert_consumed_value box_get box_set buffer_callback check "
+        "create_token dce_sink debug_callback debug_print "
+        "global_array_to_host_local_array "
         "host_local_array_to_global_array inspect_sharding io_callback log_extend log_read "
         "new_box new_log precv psend shape_assertion stage unreachable",
     ),

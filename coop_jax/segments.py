@@ -170,7 +170,7 @@ def _operands(
 
 
 def _can_pass(aval: Any) -> bool:
-    """Tokens and references are no values, and without elements there is nothing to pass."""
+    """Tokens and references are no values, and an empty array has nothing to pass."""
     return _compat.is_array(aval) and aval.size > 0
 
 

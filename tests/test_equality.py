@@ -44,7 +44,7 @@ def assert_close(found, expected):
 
 
 def floats(function):
-    """The floating point results of a random function, summed: something to differentiate."""
+    """The sum of the floating point results of a random function, to differentiate."""
 
     def total(floats, *others):
         return sum(x.sum() for x in function(floats, *others)["f"])
