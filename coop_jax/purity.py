@@ -91,7 +91,8 @@ _CLASSES: tuple[tuple[Purity, str], ...] = (
         FUNCTION,
         # Elementwise.
         "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e "
-        "bitcast_convert_type cbrt ceil clamp clz complex conj convert_element_type copy cos "
+        "bitcast_convert_type cbrt ceil clamp clz complex conj "
+        "convert_element_type copy cos "
         "cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma "
         "igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p log2 "
         "logistic lt lt_to max min mul mulhi ne neg nextafter not one_minus_square or "
@@ -129,7 +130,8 @@ _CLASSES: tuple[tuple[Purity, str], ...] = (
         "coo_fromdense coo_matmat coo_matvec coo_spmm coo_spmv coo_todense csr_fromdense "
         "csr_matmat csr_matvec csr_spmm csr_spmv csr_todense spsolve todense "
         # The operand itself, elsewhere, in another type or with a name.
-        "consume device_put from_edtype layout_constraint name optimization_barrier preduced "
+        "consume device_put from_edtype layout_constraint name "
+        "optimization_barrier preduced "
         "pvary reduced_vary_cast reduced_vary_cast_p relayout reshard shard_alike "
         "sharding_constraint stop_gradient tie to_edtype vary_unreduced_cast "
         "vary_unreduced_cast_p with_memory_space_constraint xla_metadata_value "
