@@ -14,7 +14,7 @@ from coop_jax.comparison import Comparison as Comparison
 from coop_jax.comparison import Row as Row
 from coop_jax.errors import InfeasibleBudgetError as InfeasibleBudgetError
 from coop_jax.fit import fit as fit
-from coop_jax.plan import PlanOptions as PlanOptions
+from coop_jax.options import PlanOptions as PlanOptions
 from coop_jax.report import Plan as Plan
 from coop_jax.train_step import RematTrainStep as RematTrainStep
 from coop_jax.train_step import remat_train_step as remat_train_step

@@ -2,78 +2,74 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from coop_jax import _compat
+from coop_jax import _compat, _compat_jit
 
 
-def leaf_key(leaf: Any) -> Any:
-    """Type and placement of an argument leaf.
+def kind_of_arguments(jitted: Any, args: tuple, kwargs: dict) -> Any:
+    """Equal for calls that one plan serves, as one executable of `jax.jit` would.
 
-    An array on the default device counts as one without a placement, so that the plan
-    made for `ShapeDtypeStruct`s or for the first call serves the later calls, too.
+    What `jax.jit` knows a call by: trees and static arguments, the abstract values of the
+    other leaves, their placement, and the configuration.
+
+    Raises:
+        ValueError, TypeError: `jax.jit`'s, if an argument is not valid.
     """
-    if not isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
-        return jax.typeof(leaf)
+    signature, leaves = _compat_jit.parse_arguments(jitted, args, kwargs)
+    try:
+        avals = tuple(map(_compat_jit.abstract_value, leaves))
+    except (TypeError, OverflowError):
+        jitted.trace(*args, **kwargs)  # says which argument it is
+        raise
+    return (
+        signature,
+        avals,
+        tuple(map(_placement, leaves)),
+        _compat.trace_context(),
+    )
+
+
+def _placement(leaf: Any) -> Any:
+    """Where a leaf lies, None if that is where `jax.jit` would put it.
+
+    So the plan that was made for `ShapeDtypeStruct`s or for the first call, with arrays on
+    the default device, serves the later calls, too.
+    """
     sharding = getattr(leaf, "sharding", None)
-    if sharding is not None and len(sharding.device_set) == 1:
-        [device] = sharding.device_set
-        sharding = None if device == _compat.default_device() else sharding
-    weak = getattr(leaf, "weak_type", False)
-    return leaf.shape, leaf.dtype, bool(weak), sharding
+    if not isinstance(sharding, jax.sharding.Sharding):
+        return None
+    if isinstance(leaf, jax.Array) and not _compat_jit.is_committed(leaf):
+        return None
+    if len(sharding.device_set) > 1:
+        return sharding
+    [device] = sharding.device_set
+    if device != _compat.default_device():
+        return sharding
+    is_default = sharding.memory_kind in (None, device.default_memory().kind)
+    return None if is_default else sharding
 
 
-class StaticArguments:
-    """Which arguments are static, resolved by name and position as `jax.jit` does."""
-
-    def __init__(self, fn: Callable, jit_options: dict[str, Any]) -> None:
-        nums = _as_tuple(jit_options.get("static_argnums"))
-        names = _as_tuple(jit_options.get("static_argnames"))
-        try:
-            parameters = list(inspect.signature(fn).parameters.values())
-        except (ValueError, TypeError):
-            parameters = []
-        self.parameters = frozenset(p.name for p in parameters)
-        positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        self._nums = set(nums) | {positional.index(n) for n in names if n in positional}
-        self._names = set(names) | {
-            positional[i] for i in nums if -len(positional) <= i < len(positional)
-        }
-
-    def drop(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        """The dynamic arguments."""
-        nums = self._positions(args)
-        return (
-            tuple(a for i, a in enumerate(args) if i not in nums),
-            {k: v for k, v in kwargs.items() if k not in self._names},
-        )
-
-    def map_dynamic(
-        self, fn: Callable[[Any], Any], args: tuple, kwargs: dict
-    ) -> tuple[tuple, dict]:
-        """The arguments with a function applied to each that is not static."""
-        nums = self._positions(args)
-        return (
-            tuple(a if i in nums else fn(a) for i, a in enumerate(args)),
-            {k: v if k in self._names else fn(v) for k, v in kwargs.items()},
-        )
-
-    def values(self, args: tuple, kwargs: dict) -> Any:
-        nums = self._positions(args)
-        return (
-            tuple((i, a) for i, a in enumerate(args) if i in nums),
-            tuple(sorted((k, v) for k, v in kwargs.items() if k in self._names)),
-        )
-
-    def _positions(self, args: tuple) -> set[int]:
-        return {i % len(args) for i in self._nums if -len(args) <= i < len(args)}
+def map_dynamic(
+    jitted: Any, fn: Callable[[Any], Any], args: tuple, kwargs: dict
+) -> tuple[tuple, dict]:
+    """The arguments with a function applied to each that is not static."""
+    static_nums, static_names = _compat_jit.static_arguments(jitted)
+    nums = {i % len(args) for i in static_nums if -len(args) <= i < len(args)}
+    return (
+        tuple(a if i in nums else fn(a) for i, a in enumerate(args)),
+        {k: v if k in static_names else fn(v) for k, v in kwargs.items()},
+    )
 
 
-def _as_tuple(value: Any) -> tuple:
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, (int, str)) else tuple(value)
+def without_static(jitted: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The arguments that are not static."""
+    static_nums, static_names = _compat_jit.static_arguments(jitted)
+    nums = {i % len(args) for i in static_nums if -len(args) <= i < len(args)}
+    return (
+        tuple(a for i, a in enumerate(args) if i not in nums),
+        {k: v for k, v in kwargs.items() if k not in static_names},
+    )

@@ -36,11 +36,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import os
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from coop_jax.checks import shown
+from coop_jax.named_graph import MOST_BYTES, MOST_BYTES_OF_ONE, MOST_SECONDS
 from coop_jax.planning import Graph, named_graph
+
+_WHOLE = re.compile(r"\s*[-+]?[0-9]+\s*", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,13 +71,35 @@ class DtrLog:
 def read_dtr_log(source: str | os.PathLike[str] | Iterable[str]) -> DtrLog:
     """Reads a log from a path or from its lines; the module describes what it means.
 
+    Arguments:
+        source: a path, or the lines as strings. A file is UTF-8, without a byte order
+            mark.
+
     Raises:
         ValueError: a line is malformed; the message has its number.
+        TypeError: `source` is something else, or one of its lines is.
     """
     if isinstance(source, str | os.PathLike):
-        with open(source, encoding="utf-8") as lines:
-            return _read(lines)
+        with open(source, "rb") as lines:
+            return _read(_decoded(lines))
+    if isinstance(source, bytes | bytearray) or not isinstance(source, Iterable):
+        raise TypeError(
+            "`read_dtr_log(...)` must be given a path or lines of text. Got "
+            f"{shown(source)}. Decode bytes with `.decode().splitlines()`."
+        )
     return _read(source)
+
+
+def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"`read_dtr_log(...)`: line {number}: the file must be UTF-8 text "
+                f"({error.reason} at byte {error.start} of the line). Got {shown(line)}. "
+                "Is it a log, and unpacked?"
+            ) from None
 
 
 def _read(lines: Iterable[str]) -> DtrLog:
@@ -97,7 +125,7 @@ class _Line:
 
     def fail(self, rule: str, got: Any, todo: str) -> ValueError:
         return ValueError(
-            f"`read_dtr_log(...)`: line {self.number}: {rule}. Got {got!r}. {todo}."
+            f"`read_dtr_log(...)`: line {self.number}: {rule}. Got {shown(got)}. {todo}."
         )
 
     def _field(self, key: str) -> Any:
@@ -118,36 +146,49 @@ class _Line:
             raise self.fail(f"{key} must be a list of strings", value, "Correct it")
         return value
 
-    def integer(self, key: str, value: Any = None, smallest: int = 0) -> int:
-        value = self._field(key) if value is None else value
-        try:
-            if isinstance(value, bool) or int(value) != float(value):
-                raise ValueError
-            number = int(value)
-        except (TypeError, ValueError, OverflowError):
-            rule = f"{key} must be a whole number"
-            raise self.fail(rule, value, "Correct it") from None
-        if number < smallest:
-            raise self.fail(f"{key} must be at least {smallest}", value, "Correct it")
-        return number
+    def integer(self, key: str, smallest: int = 0) -> int:
+        return self._whole(key, self._field(key), smallest)
 
     def integers(self, key: str) -> list[int]:
         value = self._field(key)
         if not isinstance(value, list):
             raise self.fail(f"{key} must be a list", value, "Correct it")
-        return [self.integer(key, v) for v in value]
+        return [self._whole(key, v, 0) for v in value]
+
+    def _whole(self, key: str, value: Any, smallest: int) -> int:
+        """Of an integer, a whole float, or a string of digits."""
+        is_whole = (
+            (isinstance(value, int) and not isinstance(value, bool))
+            or (isinstance(value, float) and value.is_integer())
+            or (isinstance(value, str) and _WHOLE.fullmatch(value) is not None)
+        )
+        try:
+            number = int(value) if is_whole else None
+        except ValueError:  # More digits than Python reads.
+            number = None
+        if number is None:
+            raise self.fail(f"{key} must be a whole number", value, "Correct it")
+        if number < smallest:
+            raise self.fail(f"{key} must be at least {smallest}", value, "Correct it")
+        return number
 
 
 def _instructions(lines: Iterable[str]) -> Iterator[_Line]:
     for number, text in enumerate(lines, 1):
+        if not isinstance(text, str):
+            raise TypeError(
+                f"`read_dtr_log(...)`: line {number}: every line must be a string. Got "
+                f"{shown(text)}. Decode it."
+            )
         if not text.strip():
             continue
         try:
             fields = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
+            # Not only of malformed JSON: also of numbers of thousands of digits.
             raise ValueError(
                 f"`read_dtr_log(...)`: line {number}: every line must be a JSON object "
-                f"({error}). Got {text.strip()[:80]!r}. Was the file cut off?"
+                f"({error}). Got {shown(text.strip())}. Was the file cut off?"
             ) from None
         line = _Line(number, fields if isinstance(fields, dict) else {})
         if not isinstance(line.fields.get("INSTRUCTION"), str):
@@ -166,6 +207,7 @@ class _Reader:
         self._tensor_of: dict[str, str] = {}
         self._num_names: dict[str, int] = {}
         self._released: dict[str, int] = {}
+        self._num_bytes, self._num_seconds = 0, 0.0
         self._annotated_backward: int | None = None
 
     def run(self) -> None:
@@ -210,14 +252,16 @@ class _Reader:
 
     def _constant(self, line: _Line) -> None:
         name = line.text("NAME")
-        memory = self._follower(line, "MEMORY", name).integer("MEMORY")
-        self._bind(line, name, self._new_tensor(name, memory, pinned=True))
+        follower = self._follower(line, "MEMORY", name)
+        memory = follower.integer("MEMORY")
+        self._bind(line, name, self._new_tensor(follower, name, memory, pinned=True))
 
     def _call(self, line: _Line) -> None:
         arguments = [self._lookup(line, name) for name in line.texts("ARGS")]
         results, outputs, bindings = line.texts("RESULT"), [], []
         for name in results:
-            memory = self._follower(line, "MEMORY", name).integer("MEMORY")
+            made = self._follower(line, "MEMORY", name)
+            memory = made.integer("MEMORY")
             follower = self._follower(line, "ALIAS", name)
             alias = follower.integer("ALIAS", smallest=-1)
             if alias >= len(arguments):
@@ -226,7 +270,7 @@ class _Reader:
             if alias >= 0:
                 bindings.append((name, arguments[alias]))
                 continue
-            tensor = self._new_tensor(name, memory)
+            tensor = self._new_tensor(made, name, memory)
             outputs.append(tensor)
             bindings.append((name, tensor))
         self._operation(line, arguments, outputs)
@@ -242,7 +286,7 @@ class _Reader:
                 rule = f"MUTATE must be below the {len(names)} ARGS"
                 raise line.fail(rule, index, "Correct it")
             old = arguments[index]
-            new = self._new_tensor(names[index], self._tensors[old]["bytes"])
+            new = self._new_tensor(line, names[index], self._tensors[old]["bytes"])
             pairs.append((names[index], old, new))
         self._operation(line, arguments, [new for _, _, new in pairs])
         in_place = [(old, new) for _, old, new in pairs]
@@ -288,7 +332,11 @@ class _Reader:
             raise line.fail(rule, name, "Define it by CONSTANT, CALL or COPY before")
         return self._tensor_of[name]
 
-    def _new_tensor(self, name: str, memory: int, pinned: bool = False) -> str:
+    def _new_tensor(self, line: _Line, name: str, memory: int, pinned: bool = False) -> str:
+        self._num_bytes += memory
+        if memory > MOST_BYTES_OF_ONE or self._num_bytes > MOST_BYTES:
+            rule = "the bytes of a tensor must be below 2**48, of all together below 2**61"
+            raise line.fail(rule, memory, "Check the unit")
         candidates = itertools.chain([name], (f"{name}${i}" for i in itertools.count(2)))
         tensor = next(c for c in candidates if c not in self._tensors)
         self._tensors[tensor] = {"bytes": memory, "pinned": pinned}
@@ -296,9 +344,16 @@ class _Reader:
         return tensor
 
     def _operation(self, line: _Line, inputs: list[str], outputs: list[str]) -> None:
+        nanoseconds = line.integer("TIME")
+        # As long as they are whole, they are of any size.
+        seconds = nanoseconds * 1e-9 if nanoseconds < 1e30 else math.inf
+        self._num_seconds += seconds
+        if self._num_seconds > MOST_SECONDS:
+            rule = "TIME must add up to at most 1e27 nanoseconds"
+            raise line.fail(rule, nanoseconds, "Check the unit")
         self._operations.append(
             {
-                "seconds": line.integer("TIME") * 1e-9,
+                "seconds": seconds,
                 "inputs": inputs,
                 "outputs": outputs,
             }

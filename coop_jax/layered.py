@@ -19,6 +19,7 @@ from coop_jax.graph import StepGraph
 from coop_jax.layers import Forward
 from coop_jax.lifetimes import lifetimes
 from coop_jax.plan import COMPUTE, EVICT, FREE, RECOMPUTE
+from coop_jax.validated import placed_apart, validated
 
 # Into so many layers at most; by this factor fewer from one plan to the next.
 _MOST_LAYERS = 64
@@ -180,8 +181,21 @@ def _scheduled(
         alignment,
         LayeredStatistics(float(seconds.sum()), float(seconds[again].sum())),
     )
-    live = lifetimes(graph, schedule).live_bytes(graph.in_pool_bytes)
     statistics = dataclasses.replace(
-        schedule.statistics, max_live_bytes=int(max(live, default=0))
+        schedule.statistics, max_live_bytes=_max_live_bytes(graph, schedule)
     )
-    return dataclasses.replace(schedule, statistics=statistics)
+    schedule = dataclasses.replace(schedule, statistics=statistics)
+    validated(graph.core, placed_apart(graph, schedule))
+    return schedule
+
+
+def _max_live_bytes(graph: StepGraph, schedule: LayeredSchedule) -> int:
+    """As in `Schedule.statistics`: of blocks that are rounded up to the alignment."""
+
+    def padded(sizes: np.ndarray) -> np.ndarray:
+        return -(-sizes // schedule.alignment) * schedule.alignment
+
+    lives = lifetimes(graph, schedule)
+    lives = dataclasses.replace(lives, workspace_bytes=padded(lives.workspace_bytes))
+    sizes = padded(np.array(graph.in_pool_bytes, np.int64))
+    return int(max(lives.live_bytes(tuple(sizes.tolist())), default=0))

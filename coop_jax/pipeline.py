@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
-
-import jax
 
 from coop_jax import _compat, _ext, materialize
 from coop_jax.arena import NO_ARENA, ArenaPlan
@@ -18,6 +17,7 @@ from coop_jax.arena_stats import ArenaStats, planned_stats, recorded_stats
 from coop_jax.budget import format_bytes, resolve_budget
 from coop_jax.candidates import Candidate, Measured
 from coop_jax.costs import aval_bytes, flops
+from coop_jax.errors import InfeasibleBudgetError
 from coop_jax.graph import StepGraph, build_graph
 from coop_jax.layouts import Order
 from coop_jax.measure import compile_measured, compile_to_read, memory_figures
@@ -82,6 +82,11 @@ class FittedStep:
     candidate: Candidate | None = None
     books: int | None = None
 
+    @property
+    def is_unmodified(self) -> bool:
+        """The step fits as written."""
+        return self.candidate is None
+
     def arena_stats(self) -> ArenaStats:
         """What the last call of this step did in its arena."""
         arena = self.plan.arena
@@ -118,7 +123,7 @@ def fit_step(
         plan = unmodified_plan(
             device, budget_bytes, unmodified_bytes, _OF_UNMODIFIED, total_flops
         )
-        return FittedStep(as_written, jax.jit(traced.fn, **traced.jit_options), plan)
+        return FittedStep(as_written, traced.jitted, plan)
     search = _search(traced, planner, log, tagged, placing)
     del as_written, tagged, unmodified
     found = search.run(budget_bytes)
@@ -224,8 +229,7 @@ def compile_both(traced: TracedStep) -> tuple[Any, int, Any]:
     flat program, which says what XLA stores. They differ: inlining dissolves the user's
     `jax.checkpoint`s, and merging equal broadcasts early already saves memory. Either is
     None where XLA refuses to compile what the device cannot hold."""
-    as_written = jax.jit(traced.fn, **traced.jit_options)
-    lowered = as_written.lower(*traced.args, **traced.kwargs)
+    lowered = traced.lower_as_written()
     tagged = traced.lower(materialize.tag(traced.program))
 
     def compile_tagged() -> Any:
@@ -241,12 +245,16 @@ def compile_both(traced: TracedStep) -> tuple[Any, int, Any]:
 
 
 def predict_step(
-    traced: TracedStep, budget: int | str, planner: str | PlanOptions
-) -> Callable:
-    """The rewritten step as a function, from the prediction alone.
+    traced: TracedStep,
+    budget: int | str,
+    planner: str | PlanOptions,
+    caller: str = "remat_train_step",
+) -> Program:
+    """The rewritten step, from the prediction alone.
 
     For tracing under an outer transformation, where nothing can be compiled. XLA places
-    the tensors: an arena can be neither batched nor differentiated.
+    the tensors: an arena can be neither batched nor differentiated. Where the prediction
+    says that no plan fits, a warning says so, and the plan is the tightest.
     """
     device = _compat.default_device()
     target = target_of(device)
@@ -257,12 +265,28 @@ def predict_step(
     unmodified = needed_bytes(unconstrained(graphs[0], options), options) + fixed_bytes
     budget_bytes = resolve_budget(budget, unmodified, device)
     if unmodified <= budget_bytes:
-        return traced.function(program)
+        return program
     placement = XLA_PLACES.placement(traced)
     search = BudgetSearch(
         graphs, options, fixed_bytes, placement, traced.compile, lambda line: None
     )
-    return traced.function(search.predict(budget_bytes).realized.program)
+    try:
+        candidate = search.predict(budget_bytes)
+    except InfeasibleBudgetError as error:
+        # Arguments and results are certain; the rest may be mispredicted either way, and
+        # nothing here can find out. A percentage is one of a prediction.
+        if isinstance(budget, int) and budget_bytes < fixed_bytes:
+            raise
+        warnings.warn(
+            f"A step made by `{caller}` is called inside of a transformation such as "
+            "`jax.jit` or `jax.grad`, where its bytes can only be predicted: "
+            f"{format_bytes(error.smallest_bytes)} at least, of a budget of "
+            f"{format_bytes(budget_bytes)}. It recomputes all that helps. To have the "
+            "budget verified, call it outside, with the whole step inside of it.",
+            stacklevel=2,
+        )
+        candidate = search.predict(error.smallest_bytes)
+    return candidate.realized.program
 
 
 def unplanned_bytes(

@@ -14,6 +14,8 @@ import numpy as np
 
 from coop_jax import _ext
 from coop_jax.graph import StepGraph
+from coop_jax.options import PlanOptions
+from coop_jax.validated import validated
 
 # Kinds of steps in `Schedule.steps`.
 COMPUTE, RECOMPUTE, EVICT, FREE = range(4)
@@ -28,7 +30,6 @@ _OVERHEAD_LIMIT = 10.0
 _PACKING_EFFORT = 2_000_000
 
 Schedule = _ext.Schedule
-PlanOptions = _ext.PlanOptions
 Planned = tuple[StepGraph, Schedule]
 
 
@@ -48,18 +49,20 @@ class SmallestPool:
 
 
 def planner_options(planner: str | PlanOptions, alignment_bytes: int) -> PlanOptions:
-    """Options of a planner given by name; options given as such are returned as is."""
-    if isinstance(planner, PlanOptions):
-        return planner
-    if planner not in PLANNERS:
+    """All options of a planner that is given by name or by `PlanOptions`.
+
+    The fields that were not given are the same either way.
+    """
+    if isinstance(planner, str) and planner in PLANNERS:
+        planner = PlanOptions(policy=planner)
+    if not isinstance(planner, PlanOptions):
         raise ValueError(
             f"`remat_train_step(planner=...)` must be one of {', '.join(PLANNERS)} or a "
             f"`coop_jax.PlanOptions`. Got {planner!r}."
         )
     # XLA lays the tensors out itself, within a few percent of the bytes alive: the search
     # need not plan for the gaps between them.
-    return PlanOptions(
-        policy=planner,
+    return planner.filled(
         alignment=alignment_bytes,
         limits_live_bytes=True,
         packing_effort=_PACKING_EFFORT,
@@ -85,7 +88,9 @@ def plan_pool(
     if pool_bytes <= 0:
         return None
     schedule = _ext.plan(graph.core, pool_bytes, options, preferred_bytes)
-    return _validated(graph, schedule) if isinstance(schedule, Schedule) else None
+    if not isinstance(schedule, Schedule):
+        return None
+    return _as_promised(graph, schedule, pool_bytes, options)
 
 
 def needed_bytes(schedule: Any, options: PlanOptions) -> int:
@@ -118,7 +123,7 @@ def smallest_pool(graph: StepGraph, options: PlanOptions) -> SmallestPool:
     assert found is not None, "without eviction nothing is recomputed: within any limit"
     return SmallestPool(
         pool_bytes=found.capacity,
-        schedule=_validated(graph, found.schedule),
+        schedule=_as_promised(graph, found.schedule, found.capacity, options),
         blocking_operation=min(max(found.blocking_operation, 0), len(graph.operations) - 1),
     )
 
@@ -154,7 +159,7 @@ def key_of(graph: StepGraph, schedule: Any) -> bytes:
 
 def unconstrained(graph: StepGraph, options: PlanOptions) -> Any:
     """The schedule without any eviction, in a pool as large as it needs."""
-    return _validated(graph, _ext.unconstrained(graph.core, options))
+    return validated(graph.core, _ext.unconstrained(graph.core, options))
 
 
 def _packed_by_xla(options: PlanOptions) -> bool:
@@ -162,11 +167,9 @@ def _packed_by_xla(options: PlanOptions) -> bool:
     return options.policy == "search" and options.limits_live_bytes
 
 
-def _validated(graph: StepGraph, schedule: Any) -> Any:
-    violations = _ext.validate(graph.core, schedule)
-    if violations:
-        raise AssertionError(
-            "This is a bug in coop_jax, please report it: a plan failed validation: "
-            + "; ".join(violations[:3])
-        )
-    return schedule
+def _as_promised(
+    graph: StepGraph, schedule: Schedule, pool_bytes: int, options: PlanOptions
+) -> Schedule:
+    """Validated: it keeps to its pool, or at least no more bytes alive than that."""
+    limit = None if _packed_by_xla(options) else pool_bytes
+    return validated(graph.core, schedule, pool_bytes=limit, live_bytes=pool_bytes)

@@ -11,40 +11,33 @@ and which tensors they read and made.
     print(metrics(schedule, reference_bytes=unconstrained(graph).statistics.peak_bytes))
 
 `Graph` is the same from plain arrays; its docstring describes them.
+
+A planner means here what it means for `remat_train_step`, and `"search"` is the default.
+But here the plan places the tensors, at addresses in one pool: `PlanOptions` says what that
+makes of the fields that are left out.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from coop_jax import _ext
+from coop_jax.checks import shown, whole_bytes
+from coop_jax.named_graph import Graph as Graph
+from coop_jax.named_graph import named_graph as named_graph
+from coop_jax.options import DEFAULT_PLANNER
+from coop_jax.options import PlanOptions as PlanOptions
+from coop_jax.plan import PLANNERS
+from coop_jax.validated import validated
 
-Graph = _ext.Graph
 MinimumPool = _ext.MinimumPool
 PlanFailure = _ext.PlanFailure
-PlanOptions = _ext.PlanOptions
 Schedule = _ext.Schedule
 Statistics = _ext.Statistics
 
-POLICIES = ("search", "lookahead", "coop", "dtr", "dte")
-
-_TENSOR_KEYS = ("bytes", "pinned", "external", "output")
-_OPERATION_KEYS = (
-    "seconds",
-    "inputs",
-    "outputs",
-    "workspace_bytes",
-    "recomputable",
-    "in_place",
-    "overwrites",
-    "releases",
-)
+POLICIES = PLANNERS
 
 
 class InfeasiblePoolError(ValueError):
@@ -83,7 +76,7 @@ class Metrics:
         fragmentation_block_used: the same with that block counted as used: what is
             left lying about. The definition of the authors' first code.
         peak_bytes: the highest end address in use.
-        max_live_bytes: the most bytes in use at once.
+        max_live_bytes: the most bytes in use while an operation runs.
     """
 
     pool_bytes: int
@@ -108,12 +101,24 @@ def metrics(schedule: Schedule, reference_bytes: int) -> Metrics:
         schedule: from `plan_graph`, `minimum_pool` or `unconstrained`.
         reference_bytes: the pool that counts as memory ratio 1: the peak of
             `unconstrained`, the same for all methods that are compared.
+
+    Raises:
+        TypeError: `schedule` is none, or the bytes are no int.
+        ValueError: the bytes are not positive, or the schedule was made from arrays: what
+            it costs is not known.
     """
-    if reference_bytes <= 0:
+    _check_schedule("metrics", schedule)
+    if not schedule.has_statistics:
         raise ValueError(
-            "`planning.metrics(reference_bytes=...)` must be positive. Got "
-            f"{reference_bytes}. Pass `unconstrained(graph).statistics.peak_bytes`."
+            "`planning.metrics(schedule=...)` must be made by a planner. Got one from "
+            f"arrays, {schedule!r}, whose costs are not known. Pass what `plan_graph` "
+            "returned."
         )
+    todo = "Pass `unconstrained(graph).statistics.peak_bytes`."
+    what = "`planning.metrics(reference_bytes=...)`"
+    reference_bytes = whole_bytes(what, reference_bytes, todo)
+    if reference_bytes <= 0:
+        raise ValueError(f"{what} must be positive. Got {reference_bytes}. {todo}")
     statistics = schedule.statistics
     return Metrics(
         pool_bytes=schedule.capacity,
@@ -133,35 +138,40 @@ def metrics(schedule: Schedule, reference_bytes: int) -> Metrics:
 
 
 def plan_graph(
-    graph: Graph, pool_bytes: int, policy: str | PlanOptions = "coop", **options: Any
+    graph: Graph,
+    pool_bytes: int,
+    policy: str | PlanOptions = DEFAULT_PLANNER,
+    **options: Any,
 ) -> Schedule:
     """A validated schedule of `graph` in a pool of `pool_bytes`.
+
+    The plan places every tensor, at addresses inside the pool. (`remat_train_step` leaves
+    that to XLA, and its plans limit the bytes alive instead: `limits_live_bytes=True` does
+    so here.)
 
     Arguments:
         graph: what to plan.
         pool_bytes: bytes of the one contiguous pool that all its tensors share.
-        policy: `"search"`, `"coop"`, `"dtr"`, `"dte"`, `"lookahead"` (exact next uses in
-            place of staleness), or `PlanOptions` as a whole.
+        policy: `"search"`, the default, `"coop"`, `"dtr"`, `"dte"`, `"lookahead"` (exact
+            next uses in place of staleness), or `PlanOptions` as a whole. Fields that are
+            not given are those of a pool with addresses, as `PlanOptions` lists them.
         options: further arguments of `PlanOptions`, with a policy given by name.
 
     Raises:
         InfeasiblePoolError: the policy found no schedule; `failure` says where it stopped.
+        TypeError, ValueError: an argument is of another type or out of range.
     """
     chosen = _options("plan_graph", policy, options)
-    if isinstance(pool_bytes, bool) or not hasattr(pool_bytes, "__index__"):
-        raise TypeError(
-            "`planning.plan_graph(pool_bytes=...)` must be a whole number of bytes. Got "
-            f"{pool_bytes!r}. Round it, for example with `int(...)`."
-        )
-    pool_bytes = operator.index(pool_bytes)
+    what = "`planning.plan_graph(pool_bytes=...)`"
+    pool_bytes = whole_bytes(what, pool_bytes, "Round it, as with `int(...)`.")
     if pool_bytes < 0:
         raise ValueError(
-            "`planning.plan_graph(pool_bytes=...)` must not be negative. Got "
-            f"{pool_bytes}. `minimum_pool` finds the smallest pool that does."
+            f"{what} must not be negative. Got {pool_bytes}. `minimum_pool` finds the "
+            "smallest pool that does."
         )
     result = _ext.plan(_checked("plan_graph", graph), pool_bytes, chosen)
     if isinstance(result, Schedule):
-        return _validated(graph, result)
+        return _as_promised(graph, result, pool_bytes, chosen)
     if result.reason == "overhead_limit":
         why = (
             f"operation {result.op} would start later than {chosen.overhead_limit:g} "
@@ -184,16 +194,19 @@ def plan_graph(
 
 
 def unconstrained(
-    graph: Graph, policy: str | PlanOptions = "coop", **options: Any
+    graph: Graph, policy: str | PlanOptions = DEFAULT_PLANNER, **options: Any
 ) -> Schedule:
-    """The schedule without evictions, in a pool as large as it needs."""
+    """The schedule without evictions, in a pool as large as it needs.
+
+    `policy` and `options` as for `plan_graph`.
+    """
     chosen = _options("unconstrained", policy, options)
-    return _validated(graph, _ext.unconstrained(_checked("unconstrained", graph), chosen))
+    return validated(graph, _ext.unconstrained(_checked("unconstrained", graph), chosen))
 
 
 def minimum_pool(
     graph: Graph,
-    policy: str | PlanOptions = "coop",
+    policy: str | PlanOptions = DEFAULT_PLANNER,
     *,
     tolerance_bytes: int | None = None,
     **options: Any,
@@ -207,8 +220,17 @@ def minimum_pool(
         policy, options: as for `plan_graph`. Set an `overhead_limit`: near the bottom,
             schedules exist that recompute for ever.
         tolerance_bytes: where the bisection may stop; 0.5 % by default.
+
+    Raises:
+        InfeasiblePoolError: not even a pool with room for everything does, for its
+            `overhead_limit`.
+        TypeError, ValueError: an argument is of another type or out of range.
     """
     chosen = _options("minimum_pool", policy, options)
+    if tolerance_bytes is not None:
+        what = "`planning.minimum_pool(tolerance_bytes=...)`"
+        todo = "Give bytes as an int, or None."
+        tolerance_bytes = whole_bytes(what, tolerance_bytes, todo, least=0)
     found = _ext.minimum_pool(_checked("minimum_pool", graph), chosen, tolerance_bytes)
     if found is None:
         raise InfeasiblePoolError(
@@ -217,7 +239,7 @@ def minimum_pool(
             "pool with room for everything fails. Raise `overhead_limit`.",
             None,
         )
-    _validated(graph, found.schedule)
+    _as_promised(graph, found.schedule, found.capacity, chosen)
     return found
 
 
@@ -227,118 +249,37 @@ def lower_bound(graph: Graph, alignment: int = 64) -> tuple[int, int]:
     What is pinned plus the operands and results of the hungriest operation; -1: the
     graph's inputs together, the number of operations: its outputs together.
     """
-    PlanOptions(alignment=alignment)  # checks it
     return _ext.lower_bound(_checked("lower_bound", graph), alignment)
 
 
-def validate(graph: Graph, schedule: Schedule) -> list[str]:
-    """Everything wrong with a schedule, by an independent replay; empty if it is valid."""
-    if not isinstance(schedule, Schedule):
-        raise TypeError(
-            "`planning.validate(schedule=...)` must be a `planning.Schedule`. Got "
-            f"{type(schedule).__name__}. Make one with `plan_graph` or from arrays."
-        )
-    return _ext.validate(_checked("validate", graph), schedule)
+def validate(
+    graph: Graph,
+    schedule: Schedule,
+    *,
+    pool_bytes: int | None = None,
+    live_bytes: int | None = None,
+) -> list[str]:
+    """Everything wrong with a schedule, by an independent replay; empty if it is valid.
 
-
-def named_graph(
-    tensors: Mapping[str, Mapping[str, Any]], operations: Sequence[Mapping[str, Any]]
-) -> tuple[Graph, tuple[str, ...]]:
-    """A `Graph` from dictionaries, and the tensors' names in the graph's order.
+    What it claims of itself is checked as well: where everything lives, `peak_bytes`,
+    `max_live_bytes` and, if a planner made it, its seconds and counts.
 
     Arguments:
-        tensors: by name `{"bytes": int}` and, where they apply, `"pinned"`, `"external"`
-            and `"output"`: True.
-        operations: in execution order, `{"seconds": float, "inputs": [names], "outputs":
-            [names]}` and, where they apply, `"workspace_bytes": int`,
-            `"recomputable": False`, `"in_place"` and `"overwrites"`: [(old, new) names],
-            and `"releases"`: [names whose handles go afterwards]. With releases anywhere,
-            a tensor that nobody releases is held to the end; without any, each goes
-            after its last use.
+        graph: what the schedule is of.
+        schedule: from a planner or from arrays.
+        pool_bytes, live_bytes: the most that the highest end address, and the bytes in
+            use while an operation runs, were promised to be; None: nothing was.
     """
-    names = tuple(tensors)
-    index_of = {name: i for i, name in enumerate(names)}
-    for name, tensor in tensors.items():
-        _check_keys(f"tensor {name!r}", tensor, _TENSOR_KEYS, "bytes")
-    for i, operation in enumerate(operations):
-        _check_keys(f"operation {i}", operation, _OPERATION_KEYS, "seconds")
-
-    def indices(i: int, wanted: Iterable[str]) -> list[int]:
-        wanted = list(wanted)
-        for name in wanted:
-            if name not in index_of:
-                raise ValueError(
-                    "`planning.named_graph(operations=...)` must name tensors of "
-                    f"`tensors`. Got {name!r} in operation {i}. Add it to `tensors`."
-                )
-        return [index_of[name] for name in wanted]
-
-    def rows(key: str) -> list[tuple[int, ...]]:
-        return [
-            (i, *indices(i, pair))
-            for i, operation in enumerate(operations)
-            for pair in operation.get(key, ())
-        ]
-
-    releases = [
-        (i, t)
-        for i, operation in enumerate(operations)
-        for t in indices(i, operation.get("releases", ()))
-    ]
-    has_releases = any("releases" in operation for operation in operations)
-    reads = [indices(i, op.get("inputs", ())) for i, op in enumerate(operations)]
-    makes = [indices(i, op.get("outputs", ())) for i, op in enumerate(operations)]
-
-    def column(items: Iterable[Any], key: str, default: Any, dtype: type) -> np.ndarray:
-        return np.array([item.get(key, default) for item in items], dtype)
-
-    graph = Graph(
-        op_seconds=column(operations, "seconds", 0, np.float64),
-        op_workspace_bytes=column(operations, "workspace_bytes", 0, np.int64),
-        op_recomputable=column(operations, "recomputable", True, np.bool_),
-        op_inputs_ptr=_pointers(reads),
-        op_inputs=_flat(reads),
-        op_outputs_ptr=_pointers(makes),
-        op_outputs=_flat(makes),
-        tensor_bytes=column(tensors.values(), "bytes", 0, np.int64),
-        tensor_external=column(tensors.values(), "external", False, np.bool_),
-        tensor_pinned=column(tensors.values(), "pinned", False, np.bool_),
-        tensor_output=column(tensors.values(), "output", False, np.bool_),
-        in_place=np.array(rows("in_place"), np.int64).reshape(-1, 3),
-        overwrites=np.array(rows("overwrites"), np.int64).reshape(-1, 3),
-        releases=np.array(releases, np.int64).reshape(-1, 2) if has_releases else None,
+    _check_schedule("validate", schedule)
+    return _ext.validate(
+        _checked("validate", graph), schedule, pool_bytes=pool_bytes, live_bytes=live_bytes
     )
-    return graph, names
-
-
-def _check_keys(
-    what: str, given: Mapping[str, Any], known: tuple[str, ...], required: str
-) -> None:
-    unknown = [key for key in given if key not in known]
-    if unknown:
-        raise ValueError(
-            f"`planning.named_graph(...)`: the keys of {what} must be among "
-            f"{', '.join(known)}. Got {unknown[0]!r}. Correct or remove it."
-        )
-    if required not in given:
-        raise ValueError(
-            f"`planning.named_graph(...)`: {what} must have {required!r}. Got the keys "
-            f"{sorted(given)}. Add it."
-        )
-
-
-def _pointers(rows: Sequence[Sequence[int]]) -> np.ndarray:
-    return np.cumsum([0, *map(len, rows)]).astype(np.int64)
-
-
-def _flat(rows: Sequence[Sequence[int]]) -> np.ndarray:
-    return np.array(list(itertools.chain.from_iterable(rows)), np.int64)
 
 
 def _options(
     caller: str, policy: str | PlanOptions, options: Mapping[str, Any]
 ) -> PlanOptions:
-    if isinstance(policy, PlanOptions):
+    if isinstance(policy, _ext.PlanOptions):
         if options:
             raise ValueError(
                 f"`planning.{caller}(policy=PlanOptions(...))` must not come with further "
@@ -346,10 +287,10 @@ def _options(
                 "`PlanOptions`."
             )
         return policy
-    if policy not in POLICIES:
+    if not isinstance(policy, str) or policy not in POLICIES:
         raise ValueError(
             f"`planning.{caller}(policy=...)` must be one of {', '.join(POLICIES)} or "
-            f"a `planning.PlanOptions`. Got {policy!r}. Choose one of them."
+            f"a `planning.PlanOptions`. Got {shown(policy)}. Choose one of them."
         )
     return PlanOptions(policy=policy, **options)
 
@@ -364,11 +305,18 @@ def _checked(caller: str, graph: Any) -> Graph:
     )
 
 
-def _validated(graph: Graph, schedule: Schedule) -> Schedule:
-    violations = _ext.validate(graph, schedule)
-    if violations:
-        raise AssertionError(
-            "This is a bug in coop_jax, please report it: a plan failed validation: "
-            + "; ".join(violations[:3])
-        )
-    return schedule
+def _check_schedule(caller: str, schedule: Any) -> None:
+    if isinstance(schedule, Schedule):
+        return
+    raise TypeError(
+        f"`planning.{caller}(schedule=...)` must be a `planning.Schedule`. Got "
+        f"{type(schedule).__name__}. Make one with `plan_graph` or from arrays."
+    )
+
+
+def _as_promised(
+    graph: Graph, schedule: Schedule, pool_bytes: int, options: _ext.PlanOptions
+) -> Schedule:
+    places_all = options.policy != "search" or not options.limits_live_bytes
+    limit = pool_bytes if places_all else None
+    return validated(graph, schedule, pool_bytes=limit, live_bytes=pool_bytes)

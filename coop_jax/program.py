@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from coop_jax import _compat
@@ -57,3 +58,13 @@ def reads(eqn: Any) -> list[Any]:
 def writes(eqn: Any) -> list[Any]:
     """The variables an equation defines (its results without the dropped ones)."""
     return [v for v in eqn.outvars if not isinstance(v, DropVar)]
+
+
+def all_equations(closed: Any) -> Iterator[Any]:
+    """The equations of a jaxpr and of all jaxprs in it."""
+    for eqn in _compat.open_jaxpr(closed)[0].eqns:
+        yield eqn
+        for value in eqn.params.values():
+            for nested in value if isinstance(value, (tuple, list)) else (value,):
+                if _compat.is_jaxpr(nested):
+                    yield from all_equations(nested)

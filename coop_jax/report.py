@@ -78,7 +78,7 @@ class Plan:
         def line(name: str, count: int | None) -> str:
             if count is None:
                 return f"  {name:<12} not compiled here"
-            ratio = count / self.unmodified_bytes
+            ratio = count / max(self.unmodified_bytes, 1)
             return f"  {name:<12} {format_bytes(count):>12}  {ratio:6.1%}"
 
         lines = [

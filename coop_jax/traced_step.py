@@ -6,12 +6,13 @@ import contextlib
 import dataclasses
 import functools
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 
-from coop_jax import _compat, until_buffers
+from coop_jax import _compat, _compat_jit, until_buffers
 from coop_jax.arena_run import (
     StepWithArena,
     carried,
@@ -32,65 +33,99 @@ class TracedStep:
 
     Attributes:
         program: the flat program.
-        fn: the function as given.
-        args, kwargs: the arguments it was traced for.
-        jit_options: as given to `jax.jit`, and what XLA is told besides.
-        out_tree: tree of the results.
-        drop_static: separates the dynamic arguments.
+        jitted: the step as written, jitted with its own options and with what XLA is told
+            besides.
+        traced: that function, traced for these arguments.
+        args, kwargs: the arguments.
+        captured: values of the program's first inputs, which are no arguments: tracers
+            that the step closes over.
     """
 
     program: Program
-    fn: Callable
+    jitted: Any
+    traced: Any
     args: tuple
     kwargs: dict
-    jit_options: dict[str, Any]
-    out_tree: Any
-    drop_static: Callable[[tuple, dict], tuple[tuple, dict]]
+    captured: tuple[Any, ...] = ()
+    _jitted: weakref.WeakKeyDictionary[Program, Any] = dataclasses.field(
+        default_factory=weakref.WeakKeyDictionary, repr=False
+    )
 
     @staticmethod
-    def trace(fn, jit_options, args, kwargs, drop_static) -> TracedStep:
-        jit_options = dict(jit_options)
-        is_jitted = hasattr(fn, "trace") and hasattr(fn, "lower")
-        if is_jitted and not jit_options:
-            traced = fn.trace(*args, **kwargs)
-            jit_options = _donation(traced, args)
-        else:
-            traced = jax.jit(fn, **jit_options).trace(*args, **kwargs)
+    def trace(
+        fn: Callable, jit_options: dict[str, Any], args: tuple, kwargs: dict
+    ) -> TracedStep:
+        """Trace a function that is jitted with these options."""
+        given = {name: value for name, value in jit_options.items() if value is not None}
+        return TracedStep.of(jax.jit(fn, **given), args, kwargs)
+
+    @staticmethod
+    def of(jitted: Any, args: tuple, kwargs: dict) -> TracedStep:
+        """Trace a jitted function."""
+        traced = jitted.trace(*args, **kwargs)
+        closed, captured = _compat_jit.traced_parts(traced)
         infos = jax.tree.leaves(
             traced.args_info, is_leaf=lambda x: isinstance(x, jax.stages.ArgInfo)
         )
-        step = TracedStep(
-            program=flatten(traced.jaxpr, [info.donated for info in infos]),
-            fn=fn,
-            args=args,
-            kwargs=kwargs,
-            jit_options=jit_options,
-            out_tree=jax.tree.structure(traced.out_info),
-            drop_static=drop_static,
-        )
+        donated = [False] * len(captured) + [info.donated for info in infos]
+        step = TracedStep(flatten(closed, donated), jitted, traced, args, kwargs, captured)
         platform = step.device().platform
-        options = compiler_options(platform, jit_options.get("compiler_options"))
-        if options:
-            step = dataclasses.replace(
-                step, jit_options={**jit_options, "compiler_options": options}
-            )
+        fn, given = _compat_jit.jit_parts(jitted)
+        options = compiler_options(platform, given.get("compiler_options"))
+        if options != given.get("compiler_options", {}):
+            jitted = jax.jit(fn, **{**given, "compiler_options": options})
+            traced = jitted.trace(*args, **kwargs)
+            step = dataclasses.replace(step, jitted=jitted, traced=traced)
         if step.num_devices() > 1:  # Their shards are left to XLA.
             return step
         program = with_pool_gradients(step.program, platform)
         return dataclasses.replace(step, program=program)
 
+    @property
+    def jit_options(self) -> dict[str, Any]:
+        """Options of `jax.jit`, and what XLA is told besides."""
+        return _compat_jit.jit_parts(self.jitted)[1]
+
+    @property
+    def out_tree(self) -> Any:
+        """Tree of the results."""
+        return jax.tree.structure(self.traced.out_info)
+
+    def leaves(self, args: tuple, kwargs: dict) -> list[Any]:
+        """The leaves of such arguments that are not static."""
+        return _compat_jit.parse_arguments(self.jitted, args, kwargs)[1]
+
+    def flat_function(self, program: Program) -> Callable[..., list[Any]]:
+        """A program as a function of its inputs, with results typed as the step's."""
+        run = _compat.jaxpr_as_fun(program.to_jaxpr())
+        return lambda *inputs: self._typed_as_written(run(*inputs))
+
+    def _typed_as_written(self, results: list[Any]) -> list[Any]:
+        outvars = _compat.open_jaxpr(self.traced.jaxpr)[0].outvars
+        return [
+            _compat_jit.with_weak_type(value, v.aval)
+            for value, v in zip(results, outvars, strict=True)
+        ]
+
     def function(self, program: Program) -> Callable:
         """A program as a function with the step's own signature."""
-        run = _compat.jaxpr_as_fun(program.to_jaxpr())
+        run = self.flat_function(program)
 
         def step(*args, **kwargs):
-            leaves = jax.tree.leaves(self.drop_static(args, kwargs))
-            return jax.tree.unflatten(self.out_tree, run(*leaves))
+            results = run(*self.captured, *self.leaves(args, kwargs))
+            return jax.tree.unflatten(self.out_tree, results)
 
-        return functools.wraps(self.fn)(step)
+        fn, _ = _compat_jit.jit_parts(self.jitted)
+        return functools.update_wrapper(step, fn, updated=())
 
     def jit(self, program: Program) -> Any:
-        return jax.jit(self.function(program), **self.jit_options)
+        """A program, jitted with the step's options; one object for each program.
+
+        `jax.jit` calls run the executable that was compiled of the same object.
+        """
+        if program not in self._jitted:
+            self._jitted[program] = jax.jit(self.function(program), **self.jit_options)
+        return self._jitted[program]
 
     def carrying(self, program: Program) -> StepWithArena:
         """A program with an arena, compiled to get it as an argument."""
@@ -98,11 +133,12 @@ class TracedStep:
         run = _compat.jaxpr_as_fun(carried(program).to_jaxpr())
 
         def step(arena, /, *args, **kwargs):
-            leaves = jax.tree.leaves(self.drop_static(args, kwargs))
-            arena, *results = run(arena, *leaves)
+            arena, *results = run(arena, *self.leaves(args, kwargs))
+            results = self._typed_as_written(results)
             return arena, jax.tree.unflatten(self.out_tree, results)
 
-        step = with_arena_parameter(functools.wraps(self.fn)(step))
+        fn, _ = _compat_jit.jit_parts(self.jitted)
+        step = with_arena_parameter(functools.update_wrapper(step, fn, updated=()))
         on_device = jax.sharding.SingleDeviceSharding(self.device())
         place = jax.ShapeDtypeStruct(arena.shape, arena.dtype, sharding=on_device)
         with _without_donation_warning():
@@ -121,17 +157,26 @@ class TracedStep:
         with _without_donation_warning():
             return self.jit(program).lower(*self.args, **self.kwargs)
 
+    def lower_as_written(self) -> Any:
+        """Lower the step as written."""
+        return self.traced.lower()
+
     def compile(self, program: Program) -> Any:
         if has_arena(program):
             return self.carrying(program)
         return self.compile_lowered(self.lower(program))
 
     def compile_lowered(self, lowered: Any, options: dict[str, Any] | None = None) -> Any:
-        """Compile a version of the step, for the device it is for."""
-        given = self.jit_options.get("compiler_options") or {}
-        options = {**given, **(options or {})}
+        """Compile a version of the step, for the device it is for.
+
+        Arguments:
+            options: compiler options beyond the step's own.
+        """
         if self.num_devices() == 1 and until_buffers.is_enough_for(self.device()):
+            given = self.jit_options.get("compiler_options") or {}
+            options = {**given, **(options or {})}
             return until_buffers.compile_until_buffers(lowered, self.device(), options)
+        # What is compiled without options of its own, `jax.jit` runs later as it is.
         return lowered.compile(options or None)
 
     def device(self) -> Any:
@@ -146,12 +191,11 @@ class TracedStep:
         return max(map(len, self._device_sets()), default=1)
 
     def _device_sets(self) -> Iterator[set[Any]]:
-        leaves = jax.tree.leaves(self.drop_static(self.args, self.kwargs))
-        for leaf in leaves:
+        for leaf in self.leaves(self.args, self.kwargs):
             if not _compat.is_traced([leaf]):
                 yield from _device_set(getattr(leaf, "sharding", None))
-        for name in ("in_shardings", "out_shardings"):
-            for sharding in jax.tree.leaves(self.jit_options.get(name)):
+        for shardings in _compat_jit.leaf_shardings(self.traced):
+            for sharding in shardings:
                 yield from _device_set(sharding)
 
 
@@ -165,27 +209,3 @@ def _without_donation_warning() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         yield
-
-
-def _donation(traced: Any, args: tuple) -> dict[str, Any]:
-    """`donate_argnums`/`donate_argnames` of a function that is already jitted."""
-    infos, named_infos = traced.args_info
-    if len(infos) != len(args):
-        raise ValueError(
-            "`remat_train_step(fn, ...)` got a jitted function with static arguments, "
-            "which it cannot see from outside. Pass the function without `jax.jit` and "
-            "give `static_argnums=`/`static_argnames=` to `remat_train_step`."
-        )
-
-    def is_donated(info: Any) -> bool:
-        leaves = jax.tree.leaves(info, is_leaf=lambda x: isinstance(x, jax.stages.ArgInfo))
-        return bool(leaves) and all(leaf.donated for leaf in leaves)
-
-    nums = tuple(i for i, info in enumerate(infos) if is_donated(info))
-    names = tuple(k for k, info in named_infos.items() if is_donated(info))
-    options: dict[str, Any] = {}
-    if nums:
-        options["donate_argnums"] = nums
-    if names:
-        options["donate_argnames"] = names
-    return options

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import functools
-import sys
-import threading
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 
-from coop_jax import _compat, topology
-from coop_jax.arena_run import StepWithArena
-from coop_jax.arena_stats import ArenaStats, is_debugged, new_books
-from coop_jax.arguments import StaticArguments, leaf_key
+from coop_jax import _compat_jit
+from coop_jax.arena_stats import ArenaStats, is_debugged
+from coop_jax.arguments import map_dynamic
 from coop_jax.budget import check_budget, format_bytes
-from coop_jax.pipeline import FittedStep, Placing, fit_step, predict_step
+from coop_jax.budgeted_jit import BudgetedJit, Settings
+from coop_jax.check import Check
+from coop_jax.frontends import equinox, flax_nnx
+from coop_jax.frontends.inner import Act
 from coop_jax.plan import PlanOptions, planner_options
 from coop_jax.realize import PLACEMENTS
 from coop_jax.report import Plan
-from coop_jax.traced_step import TracedStep
 
 
 def remat_train_step(
@@ -124,9 +124,8 @@ def remat_train_step(
                 "`remat_train_step(fn, ...)` must be given a callable. "
                 f"Got {function!r} of type {type(function).__name__}."
             )
-        return RematTrainStep(
-            function, budget, planner, placement, is_checked, jit_options, verbose
-        )
+        settings = Settings(budget, planner, placement, is_checked, verbose)
+        return RematTrainStep(function, settings, jit_options)
 
     return decorate if fn is None else decorate(fn)
 
@@ -135,41 +134,30 @@ class RematTrainStep:
     """A training step under a budget; made by `remat_train_step`.
 
     Called like the function it was made from. One plan is made per kind of arguments
-    (shapes, types, shardings, static values) and kept. Safe to call from threads.
+    (shapes, types, shardings, static values) and kept. Safe to call from threads. Copies
+    and pickles hold the step and its settings, and plan anew.
     """
 
-    def __init__(
-        self,
-        fn: Callable,
-        budget: int | str,
-        planner: str | PlanOptions,
-        placement: str,
-        keeps_books: bool,
-        jit_options: dict[str, Any],
-        verbose: bool,
-    ) -> None:
-        functools.update_wrapper(self, fn)
-        self.budget = budget
+    def __init__(self, fn: Callable, settings: Settings, jit_options: dict[str, Any]):
+        functools.update_wrapper(self, fn, updated=())
+        self.__wrapped__ = fn
         self._fn = fn
-        self._planner = planner
-        self._placement = placement
-        self._keeps_books = keeps_books
-        self._last_called: FittedStep | None = None
+        self._settings = settings
         self._jit_options = jit_options
-        self._verbose = verbose
-        self._static = StaticArguments(fn, jit_options)
-        self._fitted: dict[Any, FittedStep] = {}
-        self._lock = threading.RLock()
+        # By the library that wraps the call, and what it donates by itself.
+        self._steps: dict[Any, Any] = {}
+        self._sees_objects = False
+        self._direct = self._made_direct()
+
+    @property
+    def budget(self) -> int | str:
+        """As it was given, checked."""
+        return self._settings.budget
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        dynamic = self._static.drop(args, kwargs)
-        leaves, _ = jax.tree.flatten(dynamic)
-        if _compat.is_traced(leaves):
-            return self._predicted(args, kwargs)(*args, **kwargs)
-        fitted = self._fit(args, kwargs)
-        results = fitted.compiled(*dynamic[0], **dynamic[1])
-        self._last_called = fitted
-        return results
+        if self._sees_objects:
+            return self._step_for(args, kwargs)(*args, **kwargs)
+        return self._direct(*args, **kwargs)
 
     def plan(self, *args: Any, target: Any = None, **kwargs: Any) -> Plan:
         """The plan for these arguments (arrays or `jax.ShapeDtypeStruct`s).
@@ -185,18 +173,29 @@ class RematTrainStep:
             ValueError: if the target's name is unknown or the arguments are sharded.
             ImportError: if XLA's compiler for the target is not installed.
         """
-        if target is not None and "target" in self._static.parameters:
+        if target is not None and "target" in _parameters(self._fn):
             kwargs, target = {**kwargs, "target": target}, None
         return self.plan_for(target, args, kwargs)
 
     def plan_for(self, target: str | None, args: tuple, kwargs: dict) -> Plan:
         """As `plan`, without a way to confuse the target with the step's arguments."""
-        if target is not None:
-            device = topology.named_device(target)
-            args, kwargs = self._static.map_dynamic(
-                lambda tree: topology.placed(tree, device), args, kwargs
-            )
-        return self._fit(args, kwargs).plan
+        return self._within(
+            args, kwargs, lambda budgeted, args, kwargs: budgeted.plan(target, args, kwargs)
+        )
+
+    def check(self, *args: Any, **kwargs: Any) -> Check:
+        """Run the planned step and the step as written once, and compare all results.
+
+        What to do on the first day, with real arguments. Both run on copies, one after
+        the other, so the device needs room for the step as written and for the copies: a
+        smaller batch makes a plan of its own, at a percentage as budget a similar one.
+
+        Returns:
+            The largest difference of every result; prints as a short report. Planned
+            steps are evaluated in another order of fusion, so floats may differ by
+            roundings; integers do not.
+        """
+        return self._within(args, kwargs, BudgetedJit.check)
 
     def arena_stats(self) -> ArenaStats:
         """What the last call did in its arena, as the custom calls recorded it.
@@ -207,16 +206,13 @@ class RematTrainStep:
         Raises:
             RuntimeError: if there was no call, or no books were kept.
         """
-        if not self._keeps_books:
+        if not self._settings.keeps_books:
             raise RuntimeError(
                 "`arena_stats()` needs the books of a step made by "
                 '`remat_train_step(placement="arena", arena_debug=True)`. Got one with '
-                f"`placement={self._placement!r}` that keeps none."
+                f"`placement={self._settings.placement!r}` that keeps none."
             )
-        called = self._last_called
-        if called is None:
-            raise RuntimeError("`arena_stats()` tells of a call. Call the step first.")
-        return called.arena_stats()
+        return self._all_budgeted()[-1].arena_stats()
 
     def release_arenas(self) -> None:
         """Give back the memory that calls with `placement="arena"` keep for the next.
@@ -224,73 +220,117 @@ class RematTrainStep:
         What other threads are calling just now keeps its arena. The next call allocates
         again.
         """
-        with self._lock:
-            fitted_steps = list(self._fitted.values())
-        for fitted in fitted_steps:
-            if isinstance(fitted.compiled, StepWithArena):
-                fitted.compiled.release()
+        for budgeted in self._all_budgeted():
+            budgeted.release_arenas()
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """The planned step, lowered; as `jax.jit(fn).lower`."""
-        return self._fit(args, kwargs).jitted.lower(*args, **kwargs)
+        return self._within(args, kwargs, BudgetedJit.lower)
 
     def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """The planned step, traced; as `jax.jit(fn).trace`."""
-        return self._fit(args, kwargs).jitted.trace(*args, **kwargs)
+        return self._within(args, kwargs, BudgetedJit.trace)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Types of the results; nothing is planned. As `jax.jit(fn).eval_shape`."""
+        return jax.eval_shape(self._fn, *args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """Forget all plans; as `jax.jit(fn).clear_cache`."""
+        for budgeted in self._all_budgeted():
+            budgeted.clear_cache()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
+    def __reduce__(self) -> Any:
+        return RematTrainStep, (self._fn, self._settings, self._jit_options)
+
+    def __deepcopy__(self, memo: dict) -> RematTrainStep:
+        # Like `copy.deepcopy` of a function, which is the function.
+        return RematTrainStep(self._fn, self._settings, self._jit_options)
+
     def __repr__(self) -> str:
-        name = getattr(self._fn, "__qualname__", repr(self._fn))
+        name = getattr(self._fn, "__qualname__", None) or repr(self._fn)
         budget = self.budget
         shown = budget if isinstance(budget, str) else format_bytes(budget)
-        return f"RematTrainStep({name}, budget={shown}, {len(self._fitted)} planned)"
+        planned = sum(budgeted.num_planned for budgeted in self._all_budgeted())
+        return f"RematTrainStep({name}, budget={shown}, {planned} planned)"
 
-    def _fit(self, args: tuple, kwargs: dict) -> FittedStep:
-        key = self._key(args, kwargs)
-        fitted = self._fitted.get(key)
-        if fitted is None:
-            with self._lock:
-                fitted = self._fitted.get(key)
-                if fitted is None:
-                    fitted = fit_step(
-                        self._trace(args, kwargs),
-                        self.budget,
-                        self._planner,
-                        self._log,
-                        placing=self._placing(),
-                    )
-                    self._log(str(fitted.plan))
-                    self._fitted[key] = fitted
-        return fitted
+    def _made_direct(self) -> Any:
+        """The function for calls without objects of a library."""
+        fn, options = self._fn, self._jit_options
+        if flax_nnx.is_jitted(fn):
+            return flax_nnx.NnxStep(fn, options, self._made, copies_shared=False)
+        if equinox.is_jitted(fn):
+            return equinox.FilterJittedStep(fn, options, self._made)
+        if _compat_jit.is_jitted(fn):
+            fn, own = _compat_jit.jit_parts(fn)
+            return self._made(jax.jit(fn, **_overlaid(own, options)))
+        return BudgetedJit(jax.jit(fn, **options), self._settings, self._detour)
 
-    def _predicted(self, args: tuple, kwargs: dict) -> Callable:
-        traced = self._trace(args, kwargs)
-        return predict_step(traced, self.budget, self._planner)
+    def _made(self, jitted: Any) -> BudgetedJit:
+        return BudgetedJit(jitted, self._settings)
 
-    def _placing(self) -> Placing:
-        return Placing(self._placement, new_books() if self._keeps_books else None)
+    def _detour(self, args: tuple, kwargs: dict) -> Callable[[], Any] | None:
+        """The call of a plain step whose arguments are objects of a library."""
+        step = self._step_for(args, kwargs)
+        if step is self._direct:
+            return None
+        self._sees_objects = True
+        return lambda: step(*args, **kwargs)
 
-    def _trace(self, args: tuple, kwargs: dict) -> TracedStep:
-        return TracedStep.trace(
-            self._fn, self._jit_options, args, kwargs, self._static.drop
-        )
+    def _step_for(self, args: tuple, kwargs: dict) -> Any:
+        """What runs a call with such arguments."""
+        if not isinstance(self._direct, BudgetedJit) or _compat_jit.is_jitted(self._fn):
+            return self._direct
+        fn, options = self._fn, self._jit_options
+        jitted = self._direct.jitted
+        dynamic_args, dynamic_kwargs = map_dynamic(jitted, lambda x: x, args, kwargs)
+        if flax_nnx.has_nodes((dynamic_args, dynamic_kwargs)):
+            donated = flax_nnx.donated(args, kwargs, options)
+            key = "nnx", *map(tuple, donated.values())
+            if key not in self._steps:
+                wrapped = flax_nnx.jitted_with(fn, {**options, **donated})
+                self._steps[key] = flax_nnx.NnxStep(
+                    wrapped, {}, self._made, copies_shared=bool(donated)
+                )
+            return self._steps[key]
+        if equinox.has_modules((dynamic_args, dynamic_kwargs)):
+            if "equinox" not in self._steps:
+                self._steps["equinox"] = equinox.FilteredStep(fn, options, self._made)
+            return self._steps["equinox"]
+        return self._direct
 
-    def _key(self, args: tuple, kwargs: dict) -> Any:
-        dynamic = self._static.drop(args, kwargs)
-        leaves, tree = jax.tree.flatten(dynamic)
-        static = self._static.values(args, kwargs)
-        key = tree, tuple(map(leaf_key, leaves)), static, _compat.trace_context()
-        try:
-            hash(key)
-        except TypeError as error:
-            raise ValueError(
-                "Static arguments of a step made by `remat_train_step` must be "
-                f"hashable, as for `jax.jit`. Got {static!r}."
-            ) from error
-        return key
+    def _within(self, args: tuple, kwargs: dict, act: Act) -> Any:
+        """Do something with the budgeted function of a call and the arguments it gets."""
+        step = self._step_for(args, kwargs)
+        if isinstance(step, BudgetedJit):
+            return act(step, args, kwargs)
+        return step.within(args, kwargs, act)
 
-    def _log(self, line: str) -> None:
-        if self._verbose:
-            print(f"[coop_jax] {line}", file=sys.stderr, flush=True)
+    def _all_budgeted(self) -> list[BudgetedJit]:
+        steps = [self._direct, *self._steps.values()]
+        return [s if isinstance(s, BudgetedJit) else s.budgeted for s in steps]
+
+
+def _overlaid(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Options of a jitted function, and over them those given to `remat_train_step`.
+
+    Which arguments are static or donated is given by position, by name, or by both: one
+    that is given replaces both.
+    """
+    merged = dict(own)
+    for kind in ("static", "donate"):
+        names = f"{kind}_argnums", f"{kind}_argnames"
+        if any(name in given for name in names):
+            for name in names:
+                merged.pop(name, None)
+    return {**merged, **given}
+
+
+def _parameters(fn: Callable) -> frozenset[str]:
+    try:
+        return frozenset(inspect.signature(fn).parameters)
+    except (ValueError, TypeError):
+        return frozenset()

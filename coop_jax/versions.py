@@ -86,7 +86,6 @@ class Versions:
             {"donate_argnums": donate_argnums},
             args,
             {},
-            lambda positional, named: (positional, named),
         )
         self.device = self._traced.device()
 

@@ -121,7 +121,6 @@ def both(
         {"donate_argnums": donate_argnums},
         arguments,
         {},
-        lambda args, kwargs: (args, kwargs),
     )
     fitted = fit_step(traced, budget, "search", progress)
     compiled, arena = placed_otherwise(traced, fitted, Placing("arena"))

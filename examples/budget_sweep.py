@@ -65,7 +65,6 @@ def sweep(make_problem: Callable[[], TrainingProblem], points: int) -> list[list
         {"donate_argnums": 0},
         (problem.state, problem.batch, problem.key),
         {},
-        lambda args, kwargs: (args, kwargs),
     )
     unmodified = compile_both(traced)
 

@@ -41,7 +41,10 @@ def measure(name: str) -> list[int]:
     problem = NETWORKS[name]()
     arguments = problem.state, problem.batch, problem.key
     step = TracedStep.trace(
-        problem.train_step, {"donate_argnums": 0}, arguments, {}, lambda *both: both
+        problem.train_step,
+        {"donate_argnums": 0},
+        arguments,
+        {},
     )
     as_written = jax.jit(problem.train_step, donate_argnums=0).lower(*arguments).compile()
     flattened = step.compile(materialize.tag(step.program))

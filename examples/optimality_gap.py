@@ -90,7 +90,6 @@ def graph_of(problem: TrainingProblem) -> Any:
         {"donate_argnums": 0},
         (problem.state, problem.batch, problem.key),
         {},
-        lambda *both: both,
     )
     compiled = step.compile(materialize.tag(step.program))
     stored = materialize.of_compiled(step.program, compiled)

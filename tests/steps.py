@@ -105,7 +105,10 @@ def pooled_arguments(batch=4, image=32, channels=8, levels=2, depth=3):
 
 def traced(fn, *args, **jit_options) -> TracedStep:
     return TracedStep.trace(
-        fn, jit_options, args, {}, lambda positional, named: (positional, named)
+        fn,
+        jit_options,
+        args,
+        {},
     )
 
 

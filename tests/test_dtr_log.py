@@ -1,7 +1,9 @@
 """The DTR simulator's log: a hand-written one with every instruction, and bad ones."""
 
 import json
+import re
 
+import numpy as np
 import pytest
 
 from coop_jax import planning
@@ -184,3 +186,143 @@ def test_an_empty_log_is_an_empty_graph():
 def test_malformed_lines(lines, message):
     with pytest.raises(ValueError, match=r"`read_dtr_log\(...\)`: " + f".*{message}"):
         read_dtr_log(lines)
+
+
+DEEP = "[" * 100_000
+RESULT = [line("MEMORY", NAME="x", MEMORY="1"), line("ALIAS", NAME="x", ALIAS="-1")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (constant("x", 2**63), r"line 2: the bytes of a tensor must be below 2\*\*48"),
+        (constant("x", 2**48), r"line 2: the bytes of a tensor must be below 2\*\*48"),
+        (constant("x", 10**400), r"line 2: the bytes of a tensor must be below 2\*\*48"),
+        (constant("x", "9" * 5000), "line 2: MEMORY must be a whole number. Got '999"),
+        (constant("x", "1_0"), "line 2: MEMORY must be a whole number. Got '1_0'"),
+        (constant("x", "\u0661"), "line 2: MEMORY must be a whole number"),
+        (constant("x", "1.5"), "line 2: MEMORY must be a whole number. Got '1.5'"),
+        ([line("CONSTANT", NAME="x"), line("MEMORY", NAME="x", MEMORY=True)],
+         "line 2: MEMORY must be a whole number. Got True"),
+        ([line("CONSTANT", NAME="x"), line("MEMORY", NAME="x", MEMORY=None)],
+         "line 2: MEMORY must be a whole number. Got None"),
+        ([line("CONSTANT", NAME="x"), line("MEMORY", NAME="x", MEMORY=float("nan"))],
+         "line 2: MEMORY must be a whole number. Got nan"),
+        ([line("CONSTANT", NAME="x"), line("MEMORY", NAME="x", MEMORY=float("inf"))],
+         "line 2: MEMORY must be a whole number. Got inf"),
+        ([line("CONSTANT", NAME="x"),
+          '{"INSTRUCTION": "MEMORY", "NAME": "x", "MEMORY": ' + "9" * 5000 + "}"],
+         "line 2: every line must be a JSON object"),
+        ([line("CALL", NAME="f", ARGS=[], RESULT=[], TIME=10**28)],
+         r"line 1: TIME must add up to at most 1e27 nanoseconds. Got 1000000"),
+        ([line("CALL", NAME="f", ARGS=[], RESULT=[], TIME=10**400)],
+         "line 1: TIME must add up to at most 1e27"),
+        ([line("CALL", NAME="f", ARGS=[], RESULT=[], TIME=float("inf"))],
+         "line 1: TIME must be a whole number. Got inf"),
+        ([line("CALL", NAME="f", ARGS=[], RESULT=[], TIME=6 * 10**26)] * 2,
+         "line 2: TIME must add up to at most 1e27"),
+        ([line("CALL", NAME="f", ARGS=[], RESULT=["x"], TIME=1), *RESULT,
+          line("MUTATE", NAME="g", ARGS=["x"], MUTATE=[True], TIME=1)],
+         "line 4: MUTATE must be a whole number. Got True"),
+        (["", DEEP], "line 2: every line must be a JSON object"),
+        (["", '{"a":' * 100_000], "line 2: every line must be a JSON object"),
+        (["\ufeff" + line("ANNOTATE", ANNOTATION="START")], "line 1: every line must be"),
+        (["\x00\x01"], r"line 1: every line must be a JSON object .* Got '\\x00\\x01'"),
+    ],
+    ids=lambda value: None if isinstance(value, list) else value[:40],
+)  # fmt: skip
+def test_numbers_and_text_that_cannot_be_read(lines, message):
+    with pytest.raises(ValueError, match=r"`read_dtr_log\(...\)`: " + message) as raised:
+        read_dtr_log(lines)
+    assert len(str(raised.value)) < 500
+
+
+def test_bytes_of_all_tensors_together():
+    many = [text for i in range(2**13 + 2) for text in constant(f"t{i}", 2**48 - 1)]
+    with pytest.raises(ValueError, match=r"line 16386: .* of all together below 2\*\*61"):
+        read_dtr_log(many)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b"\xef\xbb\xbf{}\n",
+            "line 1: every line must be a JSON object .Unexpected UTF-8 B",
+        ),
+        (b"{}\n\xff\xfe{\x00", "line 1: every line must be a JSON object with the string"),
+        (
+            b"\n\xff\xfe{\x00",
+            "line 2: the file must be UTF-8 text .invalid start byte at byt",
+        ),
+        (b"\n\n\x1f\x8b\x08\x00", "line 3: the file must be UTF-8 text .* and unpacked?"),
+        (b"\n" + b"\x80" * 10_000, "line 2: the file must be UTF-8 text"),
+        ("{}".encode("utf-16"), "line 1: the file must be UTF-8 text"),
+        (b"\x00" * 100, "line 1: every line must be a JSON object"),
+    ],
+)
+def test_files_that_are_no_logs(tmp_path, content, message):
+    path = tmp_path / "net.log"
+    path.write_bytes(content)
+    for source in (path, str(path)):
+        with pytest.raises(
+            ValueError, match=r"`read_dtr_log\(...\)`: " + message
+        ) as raised:
+            read_dtr_log(source)
+        assert len(str(raised.value)) < 500
+
+
+def test_line_ends_of_any_system(tmp_path):
+    path = tmp_path / "net.log"
+    path.write_bytes("\r\n".join(LOG).encode())
+    assert read_dtr_log(path).operation_names == read_dtr_log(LOG).operation_names
+
+
+@pytest.mark.parametrize("source", [b"{}", bytearray(b"{}"), 3, None])
+def test_what_is_no_log_at_all(source):
+    with pytest.raises(TypeError, match=r"must be given a path or lines of text. Got "):
+        read_dtr_log(source)
+
+
+@pytest.mark.parametrize("text", [b"{}", None, 3, {"INSTRUCTION": "CALL"}])
+def test_lines_are_strings(text):
+    with pytest.raises(TypeError, match=r"line 2: every line must be a string. Got "):
+        read_dtr_log(["", text])
+
+
+VALUES = [
+    None, True, -1, 0, 1, 2**48, 2**63, 1e300, 0.5, "", "x", "w", "-1", "1e3", [], ["x1"],
+    ["w", "w"], [0, 0], [3], {}, "CALL", "MEMORY", "START",
+]  # fmt: skip
+
+
+def test_every_error_has_the_line_s_number():
+    """Logs with a line, or a field of one, exchanged: read, or refused by its number."""
+    random = np.random.default_rng(0)
+    numbered = re.compile(r"`read_dtr_log\(...\)`: line \d+: .* Got ", re.DOTALL)
+    refused, read = [], 0
+    for _ in range(3000):
+        lines = [text for text in LOG if text]
+        for _ in range(random.integers(1, 3)):
+            at, other = random.integers(len(lines), size=2)
+            how = random.integers(4)
+            if how == 0:
+                del lines[at]
+            elif how == 1:
+                lines.insert(at, lines[other])
+            elif how == 2:
+                lines[at] = lines[at][: random.integers(len(lines[at]))]
+            else:
+                fields = json.loads(lines[at]) if lines[at].endswith("}") else {"a": 1}
+                key = list(fields)[random.integers(len(fields))]
+                fields[key] = VALUES[random.integers(len(VALUES))]
+                lines[at] = json.dumps(fields)
+        try:
+            log = read_dtr_log(lines)
+        except ValueError as error:
+            refused.append(str(error))
+        else:
+            planning.unconstrained(log.graph, "coop")
+            read += 1
+    assert [text for text in refused if not numbered.match(text)] == []
+    assert min(read, len(refused)) > 100

@@ -12,15 +12,16 @@ from random_programs import random_function
 from steps import assert_trees_equal, compiled_graph, mlp_arguments, run, traced
 from test_rewrite import random_materialization
 
-from coop_jax import _ext
+from coop_jax import _ext, layered
 from coop_jax.free_order import in_free_order
 from coop_jax.graph import build_graph
 from coop_jax.layered import layered_schedules
 from coop_jax.lifetimes import Lifetimes, Version, lifetimes
-from coop_jax.plan import COMPUTE, RECOMPUTE, unconstrained
+from coop_jax.plan import COMPUTE, RECOMPUTE, plan_pool, planner_options, unconstrained
 from coop_jax.realize import XlaPlacement
 from coop_jax.segments import counts_without_guards, cut
 from coop_jax.targets import named
+from coop_jax.validated import placed_apart, validated
 
 LAYERS = 8
 
@@ -188,3 +189,68 @@ def lives_in(graph, order):
     versions.sort(key=lambda version: (version.first, version.tensor))
     scratch = graph.core.op_workspace_bytes[order]
     return Lifetimes(tuple(versions), tuple(order), scratch)
+
+
+# Ways in which a layered plan could be wrong: what makes a part of it, spoilt.
+SPOILT = {
+    "order": ("_executions", lambda made: made[:-1]),
+    "missing_operand": ("_executions", lambda made: [made[-1], *made[:-1]]),
+    "live_bytes": ("_max_live_bytes", lambda claimed: claimed - 64),
+}
+
+
+@pytest.mark.parametrize("violation", SPOILT)
+def test_the_validator_sees_every_layered_plan(made, monkeypatch, violation):
+    _, graph = made
+    name, spoil = SPOILT[violation]
+    part = getattr(layered, name)
+    monkeypatch.setattr(layered, name, lambda *args: spoil(part(*args)))
+    with pytest.raises(AssertionError, match=f"failed validation: .*: {violation}: "):
+        layered_schedules(graph, 64)
+
+
+@hypothesis.settings(max_examples=10)
+@hypothesis.given(seed=st.integers(0, 2**16), alignment=st.sampled_from([1, 64, 1024]))
+def test_the_claims_of_layered_plans(seed, alignment):
+    """Without addresses, and with packed ones, the same bytes are alive."""
+    _, _, graph = random_graph(seed)
+    for schedule in layered_schedules(graph, alignment)[::4]:
+        claimed = schedule.statistics.max_live_bytes
+        apart = placed_apart(graph, schedule)
+        assert _ext.validate(graph.core, apart, live_bytes=claimed) == []
+        (text,) = _ext.validate(graph.core, apart, live_bytes=claimed - 1)
+        assert ": limit: what is in use at once needs" in text
+
+
+def test_tensors_of_no_bytes_in_layered_plans():
+    """They take no place, are made once and need no block."""
+
+    def step(weights, x):
+        def loss(weights):
+            hidden = x
+            for w in weights:
+                empty = jnp.sin(hidden[:0])
+                hidden = hidden + jnp.tanh(hidden @ w) + jnp.cos(empty).sum()
+            return (hidden**2).mean()
+
+        return jax.grad(loss)(weights)
+
+    weights = [jnp.eye(64)] * LAYERS
+    program = traced(step, weights, jnp.ones((512, 64))).program
+    stored = random_materialization(program, 0, 1)
+    graph = build_graph(program, stored, named("cpu"))
+    empty = [v for v in graph.tensors if 0 in v.aval.shape]
+    assert empty, "there are such tensors"
+    assert layered_schedules(graph, 64)
+
+
+def test_plans_keep_their_promise(made):
+    _, graph = made
+    options = planner_options("search", 64)
+    most = unconstrained(graph, options).statistics.max_live_bytes
+    room = most * 3 // 4
+    schedule = plan_pool(graph, room, options)
+    assert schedule.statistics.max_live_bytes <= room
+    assert _ext.validate(graph.core, schedule, live_bytes=room) == []
+    with pytest.raises(AssertionError, match="limit: what is in use at once needs"):
+        validated(graph.core, schedule, live_bytes=schedule.statistics.max_live_bytes - 1)

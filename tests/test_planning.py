@@ -80,7 +80,7 @@ def test_in_place_overwrites_and_releases_by_name():
             },
         ],
     )
-    schedule = planning.plan_graph(graph, 128)
+    schedule = planning.plan_graph(graph, 128, "coop")
     placed = {names[row[1]]: row[2] for row in schedule.placements.tolist()}
     assert placed == {"x": 64, "y": 64, "w2": 0}
 
@@ -108,7 +108,9 @@ def test_plans_are_valid_and_measured(graph, policy):
 
 def test_options_as_a_whole_are_the_same_as_by_keyword(graph):
     by_name = planning.plan_graph(graph, 16 * KIB, "coop", alignment=512)
-    as_whole = planning.plan_graph(graph, 16 * KIB, PlanOptions(alignment=512))
+    as_whole = planning.plan_graph(
+        graph, 16 * KIB, PlanOptions(policy="coop", alignment=512)
+    )
     np.testing.assert_array_equal(by_name.placements, as_whole.placements)
 
 
@@ -118,10 +120,10 @@ def test_a_pool_that_is_too_small(graph):
         match=r"`planning.plan_graph\(pool_bytes=...\)` is too small for policy "
         r"'coop': operation 1 asks for 4096 bytes .* Got 8192. Ask",
     ) as raised:
-        planning.plan_graph(graph, 8 * KIB)
+        planning.plan_graph(graph, 8 * KIB, "coop")
     assert raised.value.failure.reason == "out_of_memory"
     with pytest.raises(InfeasiblePoolError, match="placing the graph's inputs asks"):
-        planning.plan_graph(graph, 64)
+        planning.plan_graph(graph, 64, "coop")
 
 
 def test_an_overhead_that_is_too_large():
@@ -169,7 +171,8 @@ def test_refuses(graph, call, error, message):
         ({}, [{"inputs": []}], "operation 0 must have 'seconds'"),
         ({}, [{"seconds": 1, "inputs": ["y"]}],
          r"must name tensors of `tensors`. Got 'y' in operation 0. Add it"),
-        ({"x": {"bytes": -1}}, [], r"`tensor_bytes` must be in \[0, 2\*\*48\), got -1"),
+        ({"x": {"bytes": -1}}, [],
+         r"'bytes' of tensor 'x' must be in \[0, 2\*\*48\). Got -1. Give bytes"),
     ],
 )  # fmt: skip
 def test_named_graph_refuses(tensors, operations, message):

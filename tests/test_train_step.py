@@ -83,10 +83,13 @@ def test_a_jitted_step_keeps_its_donation(arguments):
     assert weights[0].is_deleted()
 
 
-def test_a_jitted_step_with_static_arguments_is_refused(arguments):
-    jitted = jax.jit(lambda n, w, x: mlp_step(w, x), static_argnums=0)
-    with pytest.raises(ValueError, match=r"static arguments.*Pass the function without"):
-        remat_train_step(jitted, budget="60%").plan(3, *arguments)
+def test_a_jitted_step_keeps_its_static_arguments(arguments):
+    jitted = jax.jit(
+        lambda n, w, x: jax.tree.map(lambda y: y * n, mlp_step(w, x)), static_argnums=0
+    )
+    step = remat_train_step(jitted, budget="60%")
+    assert not step.plan(3, *arguments).is_unmodified
+    assert largest_difference(step(3, *arguments), jitted(3, *arguments)) < 1e-6
 
 
 def test_a_step_that_fits_is_left_alone(arguments):
@@ -109,7 +112,7 @@ def test_static_arguments_by_position_and_by_name(arguments):
         assert float(planned(*arguments, 3.0, "scaled")[1]) == pytest.approx(
             3 * float(planned(*arguments, 3.0, mode="sum")[1])
         )
-    with pytest.raises(ValueError, match=r"must be hashable.*Got"):
+    with pytest.raises(ValueError, match="Non-hashable static arguments"):  # JAX's own
         by_number(*arguments, [1], "sum")
 
 
@@ -193,7 +196,7 @@ def test_every_planner_holds_the_budget(arguments, planner):
 
 @pytest.mark.parametrize("switch", ["sliding_window", "partition", "recomputable_in_place"])
 def test_each_mechanism_can_be_switched_off(arguments, switch):
-    options = PlanOptions(**{switch: False})
+    options = PlanOptions(policy="coop", **{switch: False})
     plan = remat_train_step(mlp_step, budget="70%", planner=options).plan(*arguments)
     assert plan.measured_bytes <= plan.budget_bytes
 

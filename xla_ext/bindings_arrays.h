@@ -75,10 +75,12 @@ std::vector<Stored> ToVector(const AnyArray& array, const std::string& name) {
         (name + " must be one-dimensional, got shape " + ShapeText(array))
             .c_str());
   }
-  const T* data = static_cast<const T*>(array.data());
+  // A view of other bytes as bool may hold more than 0 and 1.
+  const Stored* data = static_cast<const Stored*>(array.data());
   std::vector<Stored> values(array.shape(0));
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = data[static_cast<int64_t>(i) * array.stride(0)];
+    if constexpr (std::is_same_v<T, bool>) values[i] = values[i] != 0;
   }
   return values;
 }

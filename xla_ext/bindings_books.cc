@@ -8,6 +8,7 @@
 
 #include "bindings.h"
 #include "bindings_arrays.h"
+#include "bindings_numbers.h"
 #include "ffi/books.h"
 
 namespace coop {
@@ -32,8 +33,9 @@ void BindBooks(nb::module_& m) {
           "offset, bytes; in the order in which it happened.");
   m.def(
       "last_arena_events",
-      [](int64_t books) -> std::optional<EventTable> {
-        auto events = TheBookShelf().LastEvents(books);
+      [](IntArg books) -> std::optional<EventTable> {
+        auto events = TheBookShelf().LastEvents(
+            ToInt64(books, "last_arena_events", "books"));
         if (!events) return std::nullopt;
         return EventTable{*std::move(events)};
       },
@@ -42,7 +44,10 @@ void BindBooks(nb::module_& m) {
       "books; None if there is none.");
   m.def(
       "remove_arena_books",
-      [](int64_t books) { TheBookShelf().Remove(books); }, nb::arg("books"),
+      [](IntArg books) {
+        TheBookShelf().Remove(ToInt64(books, "remove_arena_books", "books"));
+      },
+      nb::arg("books"),
       "Forget all runs of these books.");
 }
 

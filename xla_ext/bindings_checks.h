@@ -17,10 +17,18 @@ template <typename... Parts>
   throw nanobind::value_error(text.str().c_str());
 }
 
+// Sums of sizes that are rounded up to an alignment must not overflow.
+inline constexpr Bytes kLargestAlignment = Bytes{1} << 30;
+
 inline void CheckAlignment(const char* where, Bytes alignment) {
-  if (alignment > 0 && (alignment & (alignment - 1)) == 0) return;
-  RaiseValueError(where, ": `alignment` must be a power of two, got ",
-                  alignment);
+  if (alignment <= 0 || (alignment & (alignment - 1)) != 0) {
+    RaiseValueError(where, ": `alignment` must be a power of two, got ",
+                    alignment);
+  }
+  if (alignment > kLargestAlignment) {
+    RaiseValueError(where, ": `alignment` must be at most 2**30, got ",
+                    alignment);
+  }
 }
 
 }  // namespace coop

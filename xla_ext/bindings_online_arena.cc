@@ -15,6 +15,7 @@
 #include "bindings.h"
 #include "bindings_arrays.h"
 #include "bindings_checks.h"
+#include "bindings_numbers.h"
 #include "core/online_arena.h"
 
 namespace coop {
@@ -121,38 +122,49 @@ cheap_density : float
 )")
       .def(
           "__init__",
-          [](CollectedArena* arena, Bytes capacity, Bytes alignment,
-             double cheap_density) {
-            CheckAlignment("OnlineArena", alignment);
-            if (capacity < 0) {
-              RaiseValueError("OnlineArena: `capacity` must not be negative, got ",
-                              capacity);
-            }
-            if (!(cheap_density >= 0)) {  // Nor a NaN.
+          [](CollectedArena* arena, IntArg capacity, IntArg alignment,
+             FloatArg cheap_density) {
+            const OnlineArena::Options options{
+                .alignment = ToAlignment(alignment, "OnlineArena"),
+                .cheap_density =
+                    ToDouble(cheap_density, "OnlineArena", "cheap_density"),
+            };
+            if (!(options.cheap_density >= 0)) {  // Nor a NaN.
               RaiseValueError(
                   "OnlineArena: `cheap_density` must not be negative, got ",
-                  cheap_density);
+                  options.cheap_density);
             }
             new (arena) CollectedArena(
-                capacity, OnlineArena::Options{.alignment = alignment,
-                                               .cheap_density = cheap_density});
+                ToCount(capacity, "OnlineArena", "capacity"), options);
           },
-          nb::arg("capacity"), nb::kw_only(), nb::arg("alignment") = 64,
-          nb::arg("cheap_density") = 0.0)
+          nb::arg("capacity").none(), nb::kw_only(), nb::arg("alignment").none() = 64,
+          nb::arg("cheap_density").none() = 0.0)
       .def(
           "allocate",
-          [](CollectedArena& arena, Bytes bytes, Seconds seconds,
-             std::vector<Handle> inputs, nb::object recompute,
-             std::optional<Handle> take_over) {
-            return arena.Allocate(
-                {.bytes = bytes,
-                 .seconds = seconds,
-                 .inputs = std::move(inputs),
-                 .recompute = arena.ToRecompute(std::move(recompute)),
-                 .take_over = take_over.value_or(kNone)});
+          [](CollectedArena& arena, IntArg bytes, FloatArg seconds,
+             const std::vector<IntArg>& inputs, nb::object recompute,
+             std::optional<IntArg> take_over) {
+            if (!recompute.is_none() && !PyCallable_Check(recompute.ptr())) {
+              RaiseWrongType("allocate", "recompute", "callable or None",
+                             recompute);
+            }
+            OnlineArena::Request request{
+                .bytes = ToInt64(bytes, "allocate", "bytes"),
+                .seconds = ToDouble(seconds, "allocate", "seconds"),
+                .inputs = {},
+                .recompute = arena.ToRecompute(std::move(recompute)),
+            };
+            for (const IntArg input : inputs) {
+              request.inputs.push_back(ToInt64(input, "allocate", "inputs"));
+            }
+            if (take_over) {
+              // Negative is not "none" here.
+              request.take_over = ToCount(*take_over, "allocate", "take_over");
+            }
+            return arena.Allocate(std::move(request));
           },
-          nb::arg("bytes"), nb::kw_only(), nb::arg("seconds") = 0.0,
-          nb::arg("inputs") = std::vector<Handle>(),
+          nb::arg("bytes").none(), nb::kw_only(), nb::arg("seconds").none() = 0.0,
+          nb::arg("inputs") = nb::list(),
           nb::arg("recompute") = nb::none(),
           nb::arg("take_over") = nb::none(), R"(
 A new tensor, whose value is whatever is in its memory: touch it and write.
@@ -184,36 +196,59 @@ ArenaExhausted
 )")
       .def(
           "touch",
-          [](nb::handle_t<CollectedArena> self, Handle tensor) {
-            return View(nb::cast<CollectedArena&>(self).Touch(tensor), self);
+          [](nb::handle_t<CollectedArena> self, IntArg tensor) {
+            const Handle handle = ToInt64(tensor, "touch", "tensor");
+            return View(nb::cast<CollectedArena&>(self).Touch(handle), self);
           },
-          nb::arg("tensor"),
+          nb::arg("tensor").none(),
           "The tensor's memory, recomputed if it was evicted. Valid until the "
           "next call that may evict: `pin` it to keep it longer.")
       .def(
           "pin",
-          [](nb::handle_t<CollectedArena> self, Handle tensor) {
-            return View(nb::cast<CollectedArena&>(self).Pin(tensor), self);
+          [](nb::handle_t<CollectedArena> self, IntArg tensor) {
+            const Handle handle = ToInt64(tensor, "pin", "tensor");
+            return View(nb::cast<CollectedArena&>(self).Pin(handle), self);
           },
-          nb::arg("tensor"),
+          nb::arg("tensor").none(),
           "As `touch`; the tensor stays where it is until it is unpinned as "
           "often as it was pinned.")
-      .def("unpin", &CollectedArena::Unpin, nb::arg("tensor"))
-      .def("evict", &CollectedArena::Evict, nb::arg("tensor"),
-           "Free its memory now; it is recomputed when it is touched again.")
-      .def("release", &CollectedArena::Release, nb::arg("tensor"),
+      .def(
+          "unpin",
+          [](CollectedArena& arena, IntArg tensor) {
+            arena.Unpin(ToInt64(tensor, "unpin", "tensor"));
+          },
+          nb::arg("tensor").none())
+      .def(
+          "evict",
+          [](CollectedArena& arena, IntArg tensor) {
+            arena.Evict(ToInt64(tensor, "evict", "tensor"));
+          },
+          nb::arg("tensor").none(),
+          "Free its memory now; it is recomputed when it is touched again.")
+      .def(
+          "release",
+          [](CollectedArena& arena, IntArg tensor) {
+            arena.Release(ToInt64(tensor, "release", "tensor"));
+          },
+          nb::arg("tensor").none(),
            "The program will not touch it again. Its memory is free at once, "
            "unless it has no `recompute` and another tensor may be recomputed "
            "from it.")
-      .def("is_resident", &CollectedArena::IsResident, nb::arg("tensor"))
+      .def(
+          "is_resident",
+          [](const CollectedArena& arena, IntArg tensor) {
+            return arena.IsResident(ToInt64(tensor, "is_resident", "tensor"));
+          },
+          nb::arg("tensor").none())
       .def(
           "offset",
-          [](const CollectedArena& arena, Handle tensor) -> std::optional<Offset> {
-            const Offset offset = arena.OffsetOf(tensor);
+          [](const CollectedArena& arena, IntArg tensor) -> std::optional<Offset> {
+            const Offset offset =
+                arena.OffsetOf(ToInt64(tensor, "offset", "tensor"));
             if (offset == kNone) return std::nullopt;
             return offset;
           },
-          nb::arg("tensor"), "Where it lies; None if it is not resident.")
+          nb::arg("tensor").none(), "Where it lies; None if it is not resident.")
       .def(
           "check_invariants",
           [](const CollectedArena& arena) {

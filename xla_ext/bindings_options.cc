@@ -6,11 +6,11 @@
 #include <array>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "bindings.h"
 #include "bindings_checks.h"
+#include "bindings_numbers.h"
 #include "core/options.h"
 
 namespace coop {
@@ -36,7 +36,11 @@ constexpr Names<Neighbourhood, 3> kNeighbourhoods{
 
 template <typename Enum, size_t kSize>
 Enum Parse(const Names<Enum, kSize>& names, const char* argument,
-           std::string_view text) {
+           nb::handle given) {
+  if (!nb::isinstance<nb::str>(given)) {
+    RaiseWrongType("PlanOptions", argument, "a string", given);
+  }
+  const std::string text = nb::cast<std::string>(given);
   std::string allowed;
   for (const auto& [name, value] : names) {
     if (text == name) return value;
@@ -44,6 +48,19 @@ Enum Parse(const Names<Enum, kSize>& names, const char* argument,
   }
   RaiseValueError("PlanOptions: `", argument, "` must be one of ", allowed,
                   ", got '", text, "'");
+}
+
+void CheckRanges(const PlanOptions& options) {
+  // Written so that a NaN fails.
+  if (options.density_threshold && !(*options.density_threshold >= 0)) {
+    RaiseValueError(
+        "PlanOptions: `density_threshold` must not be negative, got ",
+        *options.density_threshold);
+  }
+  if (options.overhead_limit && !(*options.overhead_limit >= 1)) {
+    RaiseValueError("PlanOptions: `overhead_limit` must be at least 1, got ",
+                    *options.overhead_limit);
+  }
 }
 
 template <typename Enum, size_t kSize>
@@ -90,55 +107,63 @@ Arguments:
 )")
       .def(
           "__init__",
-          [](PlanOptions* options, const std::string& policy, Bytes alignment,
-             bool sliding_window, bool partition, bool recomputable_in_place,
-             std::optional<double> density_threshold,
-             std::optional<bool> copy_on_write,
-             const std::string& dtr_neighbourhood, bool ignore_small,
-             bool sampling, int64_t search_effort, int64_t packing_effort,
-             bool limits_live_bytes, uint64_t seed,
-             std::optional<double> overhead_limit) {
-            CheckAlignment("PlanOptions", alignment);
-            if (density_threshold && !(*density_threshold >= 0)) {
-              RaiseValueError("PlanOptions: `density_threshold` must not be "
-                              "negative, got ",
-                              *density_threshold);
-            }
-            if (overhead_limit && !(*overhead_limit >= 1)) {
-              RaiseValueError(
-                  "PlanOptions: `overhead_limit` must be at least 1, got ",
-                  *overhead_limit);
-            }
-            new (options) PlanOptions{
+          [](PlanOptions* options, nb::object policy, IntArg alignment,
+             BoolArg sliding_window, BoolArg partition,
+             BoolArg recomputable_in_place,
+             std::optional<FloatArg> density_threshold,
+             std::optional<BoolArg> copy_on_write,
+             nb::object dtr_neighbourhood, BoolArg ignore_small,
+             BoolArg sampling, IntArg search_effort, IntArg packing_effort,
+             BoolArg limits_live_bytes, IntArg seed,
+             std::optional<FloatArg> overhead_limit) {
+            const auto flag = [](BoolArg value, const char* name) {
+              return ToBool(value, "PlanOptions", name);
+            };
+            const auto number = [](std::optional<FloatArg> value,
+                                   const char* name) -> std::optional<double> {
+              if (!value) return std::nullopt;
+              return ToDouble(*value, "PlanOptions", name);
+            };
+            PlanOptions chosen{
                 .policy = Parse(kPolicies, "policy", policy),
-                .alignment = alignment,
-                .sliding_window = sliding_window,
-                .partition = partition,
-                .recomputable_in_place = recomputable_in_place,
-                .density_threshold = density_threshold,
-                .copy_on_write = copy_on_write,
+                .alignment = ToAlignment(alignment, "PlanOptions"),
+                .sliding_window = flag(sliding_window, "sliding_window"),
+                .partition = flag(partition, "partition"),
+                .recomputable_in_place =
+                    flag(recomputable_in_place, "recomputable_in_place"),
+                .density_threshold =
+                    number(density_threshold, "density_threshold"),
+                .copy_on_write = std::nullopt,
                 .dtr_neighbourhood = Parse(
                     kNeighbourhoods, "dtr_neighbourhood", dtr_neighbourhood),
-                .ignore_small = ignore_small,
-                .sampling = sampling,
-                .search_effort = search_effort,
-                .packing_effort = packing_effort,
-                .limits_live_bytes = limits_live_bytes,
-                .seed = seed,
-                .overhead_limit = overhead_limit,
+                .ignore_small = flag(ignore_small, "ignore_small"),
+                .sampling = flag(sampling, "sampling"),
+                .search_effort =
+                    ToCount(search_effort, "PlanOptions", "search_effort"),
+                .packing_effort =
+                    ToCount(packing_effort, "PlanOptions", "packing_effort"),
+                .limits_live_bytes =
+                    flag(limits_live_bytes, "limits_live_bytes"),
+                .seed = ToSeed(seed, "PlanOptions", "seed"),
+                .overhead_limit = number(overhead_limit, "overhead_limit"),
             };
+            if (copy_on_write) {
+              chosen.copy_on_write = flag(*copy_on_write, "copy_on_write");
+            }
+            CheckRanges(chosen);
+            new (options) PlanOptions(chosen);
           },
-          nb::kw_only(), nb::arg("policy") = "coop", nb::arg("alignment") = 64,
-          nb::arg("sliding_window") = true, nb::arg("partition") = true,
-          nb::arg("recomputable_in_place") = true,
-          nb::arg("density_threshold") = nb::none(),
-          nb::arg("copy_on_write") = nb::none(),
-          nb::arg("dtr_neighbourhood") = "eq", nb::arg("ignore_small") = false,
-          nb::arg("sampling") = false,
-          nb::arg("search_effort") = PlanOptions{}.search_effort,
-          nb::arg("packing_effort") = PlanOptions{}.packing_effort,
-          nb::arg("limits_live_bytes") = false, nb::arg("seed") = 0,
-          nb::arg("overhead_limit") = nb::none())
+          nb::kw_only(), nb::arg("policy").none() = "coop", nb::arg("alignment").none() = 64,
+          nb::arg("sliding_window").none() = true, nb::arg("partition").none() = true,
+          nb::arg("recomputable_in_place").none() = true,
+          nb::arg("density_threshold").none() = nb::none(),
+          nb::arg("copy_on_write").none() = nb::none(),
+          nb::arg("dtr_neighbourhood").none() = "eq", nb::arg("ignore_small").none() = false,
+          nb::arg("sampling").none() = false,
+          nb::arg("search_effort").none() = PlanOptions{}.search_effort,
+          nb::arg("packing_effort").none() = PlanOptions{}.packing_effort,
+          nb::arg("limits_live_bytes").none() = false, nb::arg("seed").none() = 0,
+          nb::arg("overhead_limit").none() = nb::none())
       .def_prop_ro("policy",
                    [](const PlanOptions& options) {
                      return NameOf(kPolicies, options.policy);

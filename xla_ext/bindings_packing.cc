@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,6 +11,8 @@
 
 #include "bindings.h"
 #include "bindings_arrays.h"
+#include "bindings_checks.h"
+#include "bindings_numbers.h"
 #include "core/graph.h"
 #include "core/packing.h"
 #include "core/schedule.h"
@@ -45,21 +48,32 @@ std::vector<PackingBlock> ToBlocks(
   check_length("fixed_offsets", fixed.size());
   std::vector<PackingBlock> blocks;
   blocks.reserve(firsts.size());
+  // Differences of steps must not overflow.
+  constexpr int64_t kLastStep = int64_t{1} << 62;
   for (size_t i = 0; i < firsts.size(); ++i) {
+    if (std::min(firsts[i], lasts[i]) < -kLastStep ||
+        std::max(firsts[i], lasts[i]) > kLastStep) {
+      RaiseValueError(function,
+                      "(...): `first` and `last` must be in [-2**62, 2**62], "
+                      "but block ",
+                      i, " lives from ", firsts[i], " to ", lasts[i]);
+    }
     blocks.push_back({firsts[i], lasts[i], sizes[i], fixed[i]});
   }
   return blocks;
 }
 
 Packing PackArrays(AnyArray first, AnyArray last, AnyArray bytes,
-                   std::optional<AnyArray> fixed_offsets, Bytes alignment,
-                   int64_t effort, uint64_t seed, Bytes target_peak_bytes) {
+                   std::optional<AnyArray> fixed_offsets, IntArg alignment,
+                   IntArg effort, IntArg seed, IntArg target_peak_bytes) {
   const auto blocks = ToBlocks("pack", first, last, bytes, fixed_offsets);
   PackingOptions options;
-  options.alignment = alignment;
-  options.effort = effort;
-  options.seed = seed;
-  options.target_peak_bytes = target_peak_bytes;
+  const char* const function = "pack(...)";
+  options.alignment = ToInt64(alignment, function, "alignment");
+  options.effort = ToCount(effort, function, "effort");
+  options.seed = ToSeed(seed, function, "seed");
+  options.target_peak_bytes =
+      ToCount(target_peak_bytes, function, "target_peak_bytes");
   // May take seconds, and touches no Python object.
   const nb::gil_scoped_release release;
   return Pack(blocks, options);
@@ -127,11 +141,13 @@ Packing
 )");
   m.def(
       "xla_heap_bytes",
-      [](AnyArray first, AnyArray last, AnyArray bytes, Bytes alignment) {
+      [](AnyArray first, AnyArray last, AnyArray bytes, IntArg alignment) {
         const auto blocks =
             ToBlocks("xla_heap_bytes", first, last, bytes, std::nullopt);
+        const Bytes rounded_to =
+            ToInt64(alignment, "xla_heap_bytes(...)", "alignment");
         const nb::gil_scoped_release release;
-        return XlaHeapBytes(blocks, alignment);
+        return XlaHeapBytes(blocks, rounded_to);
       },
       nb::arg("first"), nb::arg("last"), nb::arg("bytes"), nb::kw_only(),
       nb::arg("alignment") = defaults.alignment, R"(
@@ -150,6 +166,7 @@ the better of the two. Arguments as of `pack`.
 The same for a schedule's tensors and workspaces, in its order of operations.
 
 Where XLA, and not the planner, places the tensors, this is what a plan needs.
+`ValueError` if the schedule is not one of this graph.
 )");
 }
 

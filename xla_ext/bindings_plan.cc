@@ -17,6 +17,7 @@
 #include "bindings.h"
 #include "bindings_arrays.h"
 #include "bindings_checks.h"
+#include "bindings_numbers.h"
 #include "core/bounds.h"
 #include "core/minimum.h"
 #include "core/options.h"
@@ -27,9 +28,10 @@
 namespace coop {
 namespace {
 
-void CheckCapacity(const char* where, Bytes capacity) {
-  if (capacity >= 0) return;
-  RaiseValueError(where, ": `capacity` must not be negative, got ", capacity);
+std::optional<Bytes> ToOptionalCount(std::optional<IntArg> arg,
+                                     const char* where, const char* name) {
+  if (!arg) return std::nullopt;
+  return ToCount(*arg, where, name);
 }
 
 void BindStatistics(nb::module_& m) {
@@ -53,7 +55,7 @@ void BindStatistics(nb::module_& m) {
       .def_ro("peak_bytes", &Statistics::peak_bytes,
               "The highest end address of any block.")
       .def_ro("max_live_bytes", &Statistics::max_live_bytes,
-              "The most bytes in use at once.")
+              "The most bytes in use while an operation runs.")
       .def_ro("density_threshold", &Statistics::density_threshold,
               "Seconds per byte below which an operation counted as cheap.")
       .def_ro("fragmentation_rate", &Statistics::fragmentation_rate,
@@ -78,16 +80,17 @@ void BindSchedule(nb::module_& m) {
 A plan: what runs when, and where everything lives.
 
 Made by `plan`, or from arrays, to check a schedule that came from elsewhere.
-The arrays are read-only views, all int64.
+The arrays are read-only views, all int64. Of the statistics, one from arrays
+has those that it is given: `peak_bytes`, the highest end address, and
+`max_live_bytes`, the most bytes in use at once (-1 if it is not given).
 )")
       .def(
           "__init__",
           [](Schedule* schedule, AnyArray steps, AnyArray placements,
-             AnyArray initial_placements, AnyArray workspaces, Bytes capacity,
-             Bytes peak_bytes, Bytes alignment, bool copy_on_write) {
-            CheckAlignment("Schedule", alignment);
-            CheckCapacity("Schedule", capacity);
-            new (schedule) Schedule{
+             AnyArray initial_placements, AnyArray workspaces, IntArg capacity,
+             IntArg peak_bytes, IntArg alignment, BoolArg copy_on_write,
+             std::optional<IntArg> max_live_bytes) {
+            Schedule made{
                 .steps = ToRecords<Step>(steps, "Schedule: `steps`"),
                 .placements =
                     ToRecords<Placement>(placements, "Schedule: `placements`"),
@@ -96,16 +99,25 @@ The arrays are read-only views, all int64.
                 .workspaces = ToRecords<WorkspacePlacement>(
                     workspaces, "Schedule: `workspaces`"),
                 .events = {},
-                .capacity = capacity,
-                .alignment = alignment,
-                .copy_on_write = copy_on_write,
-                .statistics = {.peak_bytes = peak_bytes},
+                .capacity = ToCount(capacity, "Schedule", "capacity"),
+                .alignment = ToAlignment(alignment, "Schedule"),
+                .copy_on_write =
+                    ToBool(copy_on_write, "Schedule", "copy_on_write"),
+                .statistics = {},
+                .has_statistics = false,
             };
+            made.statistics.peak_bytes =
+                ToInt64(peak_bytes, "Schedule", "peak_bytes");
+            made.statistics.max_live_bytes =
+                ToOptionalCount(max_live_bytes, "Schedule", "max_live_bytes")
+                    .value_or(kNone);
+            new (schedule) Schedule(std::move(made));
           },
           nb::arg("steps"), nb::arg("placements"),
           nb::arg("initial_placements"), nb::arg("workspaces"),
           nb::arg("capacity"), nb::arg("peak_bytes"),
-          nb::arg("alignment") = 64, nb::arg("copy_on_write") = false)
+          nb::arg("alignment") = 64, nb::arg("copy_on_write") = false,
+          nb::arg("max_live_bytes") = nb::none())
       .def_prop_ro_static(
           "COMPUTE",
           [](nb::handle) { return static_cast<int>(StepKind::kCompute); },
@@ -163,6 +175,9 @@ The arrays are read-only views, all int64.
       .def_ro("alignment", &Schedule::alignment)
       .def_ro("copy_on_write", &Schedule::copy_on_write)
       .def_ro("statistics", &Schedule::statistics)
+      .def_ro("has_statistics", &Schedule::has_statistics,
+              "Whether a planner made it; one from arrays has those of the "
+              "statistics that it was given.")
       .def("__repr__", [](const Schedule& schedule) {
         return "Schedule(steps=" + std::to_string(schedule.steps.size()) +
                ", capacity=" + std::to_string(schedule.capacity) +
@@ -207,9 +222,11 @@ void BindFailure(nb::module_& m) {
 
 // "step 12: overlap: tensor 3 at [0, 64) overlaps ..."
 std::vector<std::string> ValidateAsText(const Graph& graph,
-                                        const Schedule& schedule) {
+                                        const Schedule& schedule,
+                                        const Limits& limits) {
   std::vector<std::string> texts;
-  for (const auto& [violation, step, text] : Validate(graph, schedule)) {
+  for (const auto& [violation, step, text] :
+       Validate(graph, schedule, limits)) {
     texts.push_back("step " + std::to_string(step) + ": " + Name(violation) +
                     ": " + text);
   }
@@ -219,14 +236,14 @@ std::vector<std::string> ValidateAsText(const Graph& graph,
 void BindFunctions(nb::module_& m) {
   m.def(
       "plan",
-      [](const Graph& graph, Bytes capacity, const PlanOptions& options,
-         std::optional<Bytes> preferred_bytes) {
-        CheckCapacity("plan", capacity);
-        if (preferred_bytes) CheckCapacity("plan", *preferred_bytes);
+      [](const Graph& graph, IntArg capacity, const PlanOptions& options,
+         std::optional<IntArg> preferred_bytes) {
+        const Bytes pool_bytes = ToCount(capacity, "plan", "capacity");
         PlanOptions preferring = options;
-        preferring.preferred_bytes = preferred_bytes;
+        preferring.preferred_bytes =
+            ToOptionalCount(preferred_bytes, "plan", "preferred_bytes");
         nb::gil_scoped_release release;
-        return Plan(graph, capacity, preferring);
+        return Plan(graph, pool_bytes, preferring);
       },
       nb::arg("graph"), nb::arg("capacity"), nb::arg("options"),
       nb::arg("preferred_bytes") = nb::none(), R"(
@@ -239,14 +256,31 @@ needs more, if that can be done.
         nb::arg("options"), nb::call_guard<nb::gil_scoped_release>(),
         "The schedule without eviction. More capacity than its "
         "`statistics.peak_bytes` is of no use.");
-  m.def("validate", &ValidateAsText, nb::arg("graph"), nb::arg("schedule"),
-        nb::call_guard<nb::gil_scoped_release>(), R"(
+  m.def(
+      "validate",
+      [](const Graph& graph, const Schedule& schedule,
+         std::optional<IntArg> pool_bytes, std::optional<IntArg> live_bytes) {
+        const Limits limits{
+            .pool_bytes = ToOptionalCount(pool_bytes, "validate", "pool_bytes"),
+            .live_bytes = ToOptionalCount(live_bytes, "validate", "live_bytes"),
+        };
+        nb::gil_scoped_release release;
+        return ValidateAsText(graph, schedule, limits);
+      },
+      nb::arg("graph"), nb::arg("schedule"), nb::kw_only(),
+      nb::arg("pool_bytes") = nb::none(), nb::arg("live_bytes") = nb::none(),
+      R"(
 Everything wrong with `schedule`, empty if it is valid.
 
-An independent replay. Each text reads "step <step>: <violation>: <what>", the
-violation being one of malformed, order, not_recomputable, missing_operand,
-overwritten, placement, out_of_range, alignment, overlap, take_over,
-not_resident, pinned, missing_output, peak.
+An independent replay. `pool_bytes` and `live_bytes` are what was promised of it:
+the most that its highest end address, or the bytes in use at once, may be.
+
+Each text reads "step <step>: <violation>: <what>", the violation being one of
+malformed, order, not_recomputable, missing_operand, overwritten, placement,
+out_of_range, alignment, overlap, take_over, not_resident, pinned,
+missing_output, peak, live_bytes, statistics, limit. The last four are of what
+is claimed: the highest end address, the most bytes in use at once (if a schedule
+from arrays claims it), the counts and seconds of a plan, and the limits.
 )");
   nb::class_<MinimumPool>(m, "MinimumPool", "The smallest pool that was found.")
       .def_ro("capacity", &MinimumPool::capacity)
@@ -260,14 +294,11 @@ not_resident, pinned, missing_output, peak.
   m.def(
       "minimum_pool",
       [](const Graph& graph, const PlanOptions& options,
-         std::optional<Bytes> tolerance) {
-        if (tolerance && *tolerance < 0) {
-          RaiseValueError(
-              "minimum_pool: `tolerance` must not be negative, got ",
-              *tolerance);
-        }
+         std::optional<IntArg> tolerance) {
+        const auto tolerance_bytes =
+            ToOptionalCount(tolerance, "minimum_pool", "tolerance");
         nb::gil_scoped_release release;
-        return FindMinimumPool(graph, options, tolerance);
+        return FindMinimumPool(graph, options, tolerance_bytes);
       },
       nb::arg("graph"), nb::arg("options"), nb::arg("tolerance") = nb::none(),
       R"(
@@ -278,12 +309,12 @@ A smaller feasible pool may exist, as feasibility need not be monotone.
 )");
   m.def(
       "lower_bound",
-      [](const Graph& graph, Bytes alignment) {
-        CheckAlignment("lower_bound", alignment);
-        const LowerBound bound = FindLowerBound(graph, alignment);
+      [](const Graph& graph, IntArg alignment) {
+        const LowerBound bound =
+            FindLowerBound(graph, ToAlignment(alignment, "lower_bound"));
         return std::pair(bound.bytes, bound.position);
       },
-      nb::arg("graph"), nb::arg("alignment") = 64, R"(
+      nb::arg("graph"), nb::arg("alignment").none() = 64, R"(
 (bytes, operation): no pool smaller than that can do, because of the operation.
 
 The operation is -1 if it is the graph inputs together, `num_ops` if it is the

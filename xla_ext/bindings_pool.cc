@@ -15,6 +15,7 @@
 #include "bindings.h"
 #include "bindings_arrays.h"
 #include "bindings_checks.h"
+#include "bindings_numbers.h"
 #include "core/pool.h"
 #include "core/window.h"
 
@@ -26,12 +27,12 @@ class PoolByOffset {
  public:
   PoolByOffset(Bytes capacity, Bytes alignment) : pool_(capacity, alignment) {}
 
-  std::optional<Offset> Allocate(Bytes bytes, const std::string& side) {
+  std::optional<Offset> Allocate(IntArg size, const std::string& side) {
+    const Bytes bytes = ToInt64(size, "Pool.allocate", "bytes");
     if (bytes <= 0) {
-      throw nb::value_error(("Pool.allocate: `bytes` must be positive, got " +
-                             std::to_string(bytes))
-                                .c_str());
+      RaiseValueError("Pool.allocate: `bytes` must be positive, got ", bytes);
     }
+    if (bytes > pool_.capacity()) return std::nullopt;
     if (side != "left" && side != "right") {
       throw nb::value_error(
           ("Pool.allocate: `side` must be 'left' or 'right', got '" + side +
@@ -46,7 +47,8 @@ class PoolByOffset {
     return offset;
   }
 
-  void Release(Offset offset) {
+  void Release(IntArg start) {
+    const Offset offset = ToInt64(start, "Pool.release", "offset");
     const auto used = used_.find(offset);
     if (used == used_.end()) {
       throw nb::value_error(
@@ -76,7 +78,7 @@ class PoolByOffset {
 
 std::optional<std::tuple<size_t, size_t, double>> FindWindowInArrays(
     AnyArray piece_bytes, AnyArray piece_costs, AnyArray piece_kind,
-    Bytes required) {
+    IntArg wanted) {
   const auto bytes =
       ToVector<int64_t>(piece_bytes, "find_window: `piece_bytes`");
   const auto costs =
@@ -88,11 +90,11 @@ std::optional<std::tuple<size_t, size_t, double>> FindWindowInArrays(
         "find_window: `piece_bytes`, `piece_costs` and `piece_kind` must have "
         "the same length");
   }
+  const Bytes required = ToInt64(wanted, "find_window", "required");
   if (required <= 0) {
-    throw nb::value_error(("find_window: `required` must be positive, got " +
-                           std::to_string(required))
-                              .c_str());
+    RaiseValueError("find_window: `required` must be positive, got ", required);
   }
+  Bytes total = 0;  // Of what a window may hold: it must not overflow.
   std::vector<WindowPiece> pieces;
   for (size_t i = 0; i < bytes.size(); ++i) {
     if (kinds[i] < 0 || kinds[i] > 2) {
@@ -108,6 +110,12 @@ std::optional<std::tuple<size_t, size_t, double>> FindWindowInArrays(
            std::to_string(bytes[i]) + " and " + std::to_string(costs[i]))
               .c_str());
     }
+    if (bytes[i] > kMostBytes - total) {
+      RaiseValueError(
+          "find_window: `piece_bytes` must add up to at most 2**61, but piece ",
+          i, " of ", bytes[i], " exceeds that");
+    }
+    total += bytes[i];
     pieces.push_back({bytes[i], kinds[i] == 1 ? costs[i] : 0, kinds[i] == 2});
   }
   const auto window = WindowSearch().Find(pieces, required);
@@ -124,15 +132,10 @@ The planner's own allocator, exposed for tests.
 )")
       .def(
           "__init__",
-          [](PoolByOffset* pool, Bytes capacity, Bytes alignment) {
-            CheckAlignment("Pool", alignment);
-            if (capacity < 0) {
-              throw nb::value_error(
-                  ("Pool: `capacity` must not be negative, got " +
-                   std::to_string(capacity))
-                      .c_str());
-            }
-            new (pool) PoolByOffset(capacity, alignment);
+          [](PoolByOffset* pool, IntArg capacity, IntArg alignment) {
+            const Bytes rounded_to = ToAlignment(alignment, "Pool");
+            new (pool) PoolByOffset(ToCount(capacity, "Pool", "capacity"),
+                                    rounded_to);
           },
           nb::arg("capacity"), nb::arg("alignment") = 64)
       .def("allocate", &PoolByOffset::Allocate, nb::arg("bytes"),

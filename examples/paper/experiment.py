@@ -114,7 +114,6 @@ def _program(network: str, scale: Scale) -> Program:
         {"donate_argnums": DONATED},
         step.args,
         {},
-        lambda args, kwargs: (args, kwargs),
     )
     return traced.program
 

@@ -132,7 +132,7 @@ def test_the_arena_is_allocated_once_and_carried():
     step = arena_step(mlp_step)
     assert step.plan(weights, x).arena.stays
     step(weights, x)
-    [fitted] = step._fitted.values()
+    [fitted] = step._direct._fitted.values()
     [arena] = fitted.compiled._idle
     address = arena.unsafe_buffer_pointer()
     for _ in range(3):

@@ -43,6 +43,7 @@ PlanOptions RandomOptions(Random& random) {
   options.dtr_neighbourhood = static_cast<Neighbourhood>(random.Between(0, 2));
   options.ignore_small = random.Chance(30);
   options.sampling = random.Chance(30);
+  options.limits_live_bytes = random.Chance(50);
   options.seed = static_cast<uint64_t>(random.Between(0, 9));
   options.overhead_limit = 50;
   return options;
@@ -76,14 +77,17 @@ class Fuzzer {
     const PlanOptions options = RandomOptions(random_);
     const Bytes bound = FindLowerBound(graph, options.alignment).bytes;
     const Schedule loose = PlanUnconstrained(graph, options);
-    if (!IsValid(graph, loose, options)) return false;
+    if (!IsValid(graph, loose, options, {})) return false;
     if (loose.statistics.forced_evictions != 0) {
       return Complain(options, "evicted in a pool with room for everything");
     }
     const Bytes peak = loose.statistics.peak_bytes;
     const auto minimum = FindMinimumPool(graph, options);
     if (!minimum) return Complain(options, "no minimum pool");
-    if (!IsValid(graph, minimum->schedule, options)) return false;
+    if (!IsValid(graph, minimum->schedule, options,
+                 Promised(options, minimum->capacity))) {
+      return false;
+    }
     Count(minimum->schedule, counts);
     if (minimum->capacity < bound) {
       return Complain(options, "planned below the lower bound");
@@ -103,7 +107,9 @@ class Fuzzer {
         ++counts.failures;
         continue;
       }
-      if (!IsValid(graph, *schedule, options)) return false;
+      if (!IsValid(graph, *schedule, options, Promised(options, capacity))) {
+        return false;
+      }
       Count(*schedule, counts);
     }
     if (bound > 0) {
@@ -123,9 +129,16 @@ class Fuzzer {
     return false;
   }
 
+  static Limits Promised(const PlanOptions& options, Bytes capacity) {
+    const bool live_bytes = options.policy == PolicyKind::kSearch &&
+                            options.limits_live_bytes;
+    if (live_bytes) return {.pool_bytes = {}, .live_bytes = capacity};
+    return {.pool_bytes = capacity, .live_bytes = capacity};
+  }
+
   bool IsValid(const Graph& graph, const Schedule& schedule,
-               const PlanOptions& options) {
-    const auto reports = Validate(graph, schedule);
+               const PlanOptions& options, const Limits& limits) {
+    const auto reports = Validate(graph, schedule, limits);
     for (const auto& report : reports) {
       Complain(options, "capacity " + std::to_string(schedule.capacity) +
                             " step " + std::to_string(report.step) + ": " +

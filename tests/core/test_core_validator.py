@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from core.programs import COMPUTE, EVICT, FREE, RECOMPUTE, Op, Program
+from core.programs import COMPUTE, EVICT, FREE, RECOMPUTE, Op, Program, chain
 
 from coop_jax import _ext
 
@@ -46,9 +46,10 @@ class Draft:
         self.workspaces = [[1, 192]]
         self.capacity = 256
         self.peak_bytes = 256
+        self.max_live_bytes = None
         self.copy_on_write = False
 
-    def violations(self, program=PROGRAM):
+    def violations(self, program=PROGRAM, **limits):
         def table(rows, columns):
             return np.asarray(rows, np.int64).reshape(-1, columns)
 
@@ -60,8 +61,9 @@ class Draft:
             capacity=self.capacity,
             peak_bytes=self.peak_bytes,
             copy_on_write=self.copy_on_write,
+            max_live_bytes=self.max_live_bytes,
         )
-        return _ext.validate(program.graph(), schedule)
+        return _ext.validate(program.graph(), schedule, **limits)
 
 
 @pytest.fixture
@@ -287,6 +289,57 @@ def test_wrong_peak(draft):
     draft.peak_bytes = 255
     expected = "step 7: peak: the highest end address is 256, claimed 255"
     assert draft.violations() == [expected]
+
+
+def test_right_claims_and_kept_promises(draft):
+    draft.max_live_bytes = 256
+    assert draft.violations(pool_bytes=256, live_bytes=256) == []
+
+
+@pytest.mark.parametrize("claimed", [0, 192, 255, 257])
+def test_wrong_live_bytes(draft, claimed):
+    """More is as wrong as less: what is claimed is what budgets are compared with."""
+    draft.max_live_bytes = claimed
+    expected = (
+        f"step 7: live_bytes: the most bytes in use at once are 256, claimed {claimed}"
+    )
+    assert draft.violations() == [expected]
+
+
+def test_live_bytes_do_not_depend_on_addresses(draft):
+    """A block lies in another's place, and one far away."""
+    draft.placements[0][2] = 0
+    draft.workspaces[0][1] = 4096
+    draft.capacity, draft.peak_bytes = 8192, 4096 + 64
+    draft.max_live_bytes = 255
+    assert draft.violations()[-1] == (
+        "step 7: live_bytes: the most bytes in use at once are 256, claimed 255"
+    )
+
+
+def test_broken_promises(draft):
+    assert draft.violations(pool_bytes=255) == [
+        "step 7: limit: the highest end address needs 256 bytes, promised were 255"
+    ]
+    assert draft.violations(live_bytes=0) == [
+        "step 7: limit: what is in use at once needs 256 bytes, promised were 0"
+    ]
+
+
+@pytest.mark.parametrize("policy", ["coop", "dtr", "dte", "lookahead", "search"])
+def test_a_plan_of_one_graph_claims_too_little_of_another(policy):
+    """Operations take longer, addresses are the same."""
+    options = _ext.PlanOptions(policy=policy, overhead_limit=20)
+    schedule = _ext.minimum_pool(chain(8).graph(), options).schedule
+    assert schedule.has_statistics
+    again = int((schedule.steps[:, 0] == RECOMPUTE).sum())
+    assert again > 0
+    slower = chain(8, seconds=[2.0] * 16).graph()
+    assert _ext.validate(slower, schedule) == [
+        f"step {len(schedule.steps)}: statistics: `compute_seconds` is 32, claimed 16",
+        f"step {len(schedule.steps)}: statistics: `recompute_seconds` is {2 * again}, "
+        f"claimed {again}",
+    ]
 
 
 def test_schedule_refuses_misshapen_tables(draft):

@@ -34,7 +34,7 @@ class Pool:
         self.capacity = capacity
         self.starts: list[int] = []
         self.sizes: dict[int, int] = {}
-        self.used = self.most_used = self.highest_end = 0
+        self.used = self.highest_end = 0
 
     def add(self, offset: int, size: int) -> None:
         at = bisect.bisect_left(self.starts, offset)
@@ -46,7 +46,6 @@ class Pool:
         self.starts.insert(at, offset)
         self.sizes[offset] = size
         self.used += size
-        self.most_used = max(self.most_used, self.used)
         self.highest_end = max(self.highest_end, offset + size)
         assert self.highest_end <= self.capacity
 
@@ -110,6 +109,7 @@ def replay(graph, schedule) -> Replayed:
 
     for t, offset in schedule.initial_placements.tolist():
         put(t, offset)
+    result.max_live_bytes = pool.used
     steps = schedule.steps.tolist()
     last = -1
     for step, (kind, index) in enumerate(steps):
@@ -141,6 +141,8 @@ def replay(graph, schedule) -> Replayed:
         if step in workspace_at:
             allocate(scratch[index], victims, None)
             pool.add(workspace_at[step], scratch[index])
+        result.max_live_bytes = max(result.max_live_bytes, pool.used)
+        if step in workspace_at:
             pool.remove(workspace_at[step])
         assert not victims
         last = step
@@ -154,7 +156,7 @@ def replay(graph, schedule) -> Replayed:
     if shares:
         result.fragmentation = sum(shares) / len(shares)
         result.fragmentation_block_used = sum(shares_used) / len(shares)
-    result.peak_bytes, result.max_live_bytes = pool.highest_end, pool.most_used
+    result.peak_bytes = pool.highest_end
     return result
 
 

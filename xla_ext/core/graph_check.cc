@@ -77,11 +77,17 @@ class Checker {
   }
 
   void Values() {
+    Seconds total_seconds = 0;
     for (OpIdx op = 0; op < num_ops_; ++op) {
       const Seconds seconds = a_.op_seconds[At(op)];
       if (!(seconds >= 0) || !std::isfinite(seconds)) {
         Fail("`op_seconds` must be finite and not negative, got ", seconds,
              " at operation ", op);
+      }
+      total_seconds += seconds;
+      if (total_seconds > kMostSeconds) {
+        Fail("`op_seconds` must add up to at most 1e18, but operation ", op,
+             " of ", seconds, " exceeds that");
       }
       Size("op_workspace_bytes", a_.op_workspace_bytes[At(op)], "operation",
            op);
@@ -97,9 +103,15 @@ class Checker {
 
   // Sums of sizes must not overflow, so one size stays below 2^48 (256 TiB).
   void Size(const char* name, Bytes bytes, const char* of, int64_t index) {
-    if (bytes >= 0 && bytes < (Bytes{1} << 48)) return;
-    Fail("`", name, "` must be in [0, 2**48), got ", bytes, " at ", of, " ",
-         index);
+    if (bytes < 0 || bytes >= (Bytes{1} << 48)) {
+      Fail("`", name, "` must be in [0, 2**48), got ", bytes, " at ", of, " ",
+           index);
+    }
+    total_bytes_ += bytes;
+    if (total_bytes_ < kMostBytes) return;
+    Fail("`tensor_bytes` and `op_workspace_bytes` must add up to less than "
+         "2**61, but ",
+         of, " ", index, " of ", bytes, " exceeds that");
   }
 
   void TensorInRange(const char* name, OpIdx op, TensorIdx t) {
@@ -240,6 +252,7 @@ class Checker {
   const GraphArrays& a_;
   OpIdx num_ops_;
   TensorIdx num_tensors_;
+  Bytes total_bytes_ = 0;
   std::vector<OpIdx> producer_;
   std::vector<OpIdx> last_read_;
 };

@@ -226,8 +226,8 @@ Handle OnlineArena::Allocate(Request request) {
     throw std::invalid_argument("allocate: `bytes` must be positive, got " +
                                 std::to_string(request.bytes));
   }
-  if (!(request.seconds >= 0)) {
-    throw std::invalid_argument("allocate: `seconds` must not be negative, got " +
+  if (!(request.seconds >= 0 && request.seconds <= kMostSeconds)) {
+    throw std::invalid_argument("allocate: `seconds` must be in [0, 1e18], got " +
                                 std::to_string(request.seconds));
   }
   if (is_busy_) {
@@ -246,6 +246,7 @@ Handle OnlineArena::Allocate(Request request) {
           std::to_string(request.take_over));
     }
     if (std::ranges::count(request.inputs, request.take_over) != 1 ||
+        request.bytes > pool_.capacity() ||
         RoundUp(old.bytes, pool_.alignment()) !=
             RoundUp(request.bytes, pool_.alignment()) ||
         old.pins > 0) {

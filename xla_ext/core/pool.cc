@@ -42,7 +42,6 @@ std::optional<PieceIdx> Pool::Allocate(Bytes bytes, Side side, int64_t owner) {
   used.owner = owner;
   free_bytes_ -= rounded;
   peak_bytes_ = std::max(peak_bytes_, used.offset + used.bytes);
-  max_live_bytes_ = std::max(max_live_bytes_, capacity_ - free_bytes_);
   return block;
 }
 

@@ -51,9 +51,8 @@ class Pool {
   [[nodiscard]] Bytes largest_free_bytes() const {
     return free_.empty() ? 0 : free_.rbegin()->bytes;
   }
-  // The highest end address of any block so far, and the most bytes in use.
+  // The highest end address of any block so far.
   [[nodiscard]] Bytes peak_bytes() const { return peak_bytes_; }
-  [[nodiscard]] Bytes max_live_bytes() const { return max_live_bytes_; }
 
   // Walk with piece(i).next; kNone if the capacity is 0.
   [[nodiscard]] PieceIdx first() const { return first_; }
@@ -81,7 +80,6 @@ class Pool {
   Bytes alignment_;
   Bytes free_bytes_;
   Bytes peak_bytes_ = 0;
-  Bytes max_live_bytes_ = 0;
   PieceIdx first_ = kNone;
   std::vector<Piece> pieces_;
   std::vector<PieceIdx> unused_;  // Slots of pieces_ that hold no piece.

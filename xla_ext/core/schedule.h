@@ -64,6 +64,9 @@ struct Schedule {
   Bytes alignment = 64;
   bool copy_on_write = false;  // An overwritten pinned tensor may move.
   Statistics statistics;
+  // Without: it came from elsewhere and claims peak_bytes and, if that is not
+  // kNone, max_live_bytes.
+  bool has_statistics = true;
 };
 
 // Why there is no schedule. An outcome, not an error.

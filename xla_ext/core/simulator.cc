@@ -49,6 +49,7 @@ class Simulator {
   // Books.
   void Record(StepKind kind, OpIdx op);
   void RecordDrop(TensorIdx t, StepKind kind);
+  void RecordLiveBytes();
   void Advance(StepKind kind, OpIdx op);
   void Unpin(TensorIdx t);
   void Destroy(TensorIdx overwritten);
@@ -140,6 +141,7 @@ bool Simulator::PlaceGraphInputs() {
     }
     schedule_.initial_placements.push_back({t, offset});
   }
+  RecordLiveBytes();
   return true;
 }
 
@@ -356,6 +358,7 @@ void Simulator::Record(StepKind kind, OpIdx op) {
   if (workspace_ != kNone) {
     schedule_.workspaces.push_back({step, offset_of(workspace_)});
   }
+  RecordLiveBytes();
   for (const Made& made : made_) policy_->OnMake(made.tensor);
   for (const Made& made : made_) {
     if (made.taken_over != kNone && graph_.has_way_back(made.taken_over)) {
@@ -370,6 +373,14 @@ void Simulator::RecordDrop(TensorIdx t, StepKind kind) {
   if (kind == StepKind::kFree && graph_.is_evictable(t)) {
     ++schedule_.statistics.eager_evictions;
   }
+}
+
+// While an operation runs: what made room for it is gone by then.
+void Simulator::RecordLiveBytes() {
+  const Pool& pool = state_.pool;
+  schedule_.statistics.max_live_bytes =
+      std::max(schedule_.statistics.max_live_bytes,
+               pool.capacity() - pool.free_bytes());
 }
 
 // A tensor counts as accessed when the operation that uses it starts.
@@ -434,7 +445,6 @@ void Simulator::Summarise() {
   Statistics& statistics = schedule_.statistics;
   statistics.pieces_examined = policy_->pieces_examined();
   statistics.peak_bytes = state_.pool.peak_bytes();
-  statistics.max_live_bytes = state_.pool.max_live_bytes();
   statistics.density_threshold = density_threshold_;
   SummariseEvents(schedule_.events, schedule_.capacity, statistics);
 }

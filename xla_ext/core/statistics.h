@@ -28,7 +28,7 @@ struct Statistics {
   int64_t pieces_examined = 0;    // Tensors whose cost all searches computed.
   Seconds search_seconds = 0;     // The only figure that varies between runs.
   Bytes peak_bytes = 0;           // Highest end address of any block.
-  Bytes max_live_bytes = 0;       // Most bytes in use at once.
+  Bytes max_live_bytes = 0;       // Most in use while an operation runs.
   double density_threshold = 0;   // Below: cheap. 0 without partition.
   // Mean over the events of free bytes / capacity, right after the block has
   // been found: the block counted as free (the authors' 2023 code), as used

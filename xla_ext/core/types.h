@@ -26,6 +26,12 @@ enum class Side { kLeft, kRight };  // Low, high addresses.
 // Indices are signed so that kNone exists; containers count in size_t.
 constexpr size_t At(int64_t index) { return static_cast<size_t>(index); }
 
+// All bytes of a graph together are fewer, so that sums of them, rounded up,
+// never overflow.
+inline constexpr Bytes kMostBytes = Bytes{1} << 61;
+// Nor do squares of seconds: more than the age of the universe.
+inline constexpr Seconds kMostSeconds = 1e18;
+
 // `bytes` rounded up to a multiple of `alignment`.
 constexpr Bytes RoundUp(Bytes bytes, Bytes alignment) {
   return (bytes + alignment - 1) / alignment * alignment;

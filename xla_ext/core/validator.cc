@@ -1,7 +1,9 @@
 #include "core/validator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <sstream>
 
@@ -10,9 +12,10 @@ namespace {
 
 class Replay {
  public:
-  Replay(const Graph& graph, const Schedule& schedule)
+  Replay(const Graph& graph, const Schedule& schedule, const Limits& limits)
       : graph_(graph),
         schedule_(schedule),
+        limits_(limits),
         tensors_(At(graph.num_tensors())),
         next_placement_(schedule.placements.begin()),
         next_workspace_(schedule.workspaces.begin()) {}
@@ -45,6 +48,7 @@ class Replay {
     }
     ++step_;
     CheckEnd();
+    CheckClaims();
     return std::move(reports_);
   }
 
@@ -80,7 +84,27 @@ class Replay {
     return t == kNone ? "a workspace" : "tensor " + std::to_string(t);
   }
 
+  // Rounded up to the alignment.
+  Bytes Rounded(Bytes bytes) const {
+    return (bytes + schedule_.alignment - 1) / schedule_.alignment *
+           schedule_.alignment;
+  }
+
+  // No Offset lies beyond it: corrupt schedules have offsets of any size.
+  static Offset EndOf(Offset offset, Bytes bytes) {
+    constexpr Offset kLast = std::numeric_limits<Offset>::max();
+    return offset > kLast - bytes ? kLast : offset + bytes;
+  }
+
   // Blocks ---------------------------------------------------------------
+
+  void BeginLiving(TensorIdx t) {
+    if (IsInPool(t)) live_bytes_ += Rounded(graph_.bytes(t));
+  }
+
+  void EndLiving(TensorIdx t) {
+    if (IsInPool(t)) live_bytes_ -= Rounded(graph_.bytes(t));
+  }
 
   void AddBlock(TensorIdx t, Offset offset, Bytes bytes) {
     if (offset % schedule_.alignment != 0) {
@@ -89,12 +113,10 @@ class Replay {
     }
     if (offset < 0 || offset > schedule_.capacity - bytes) {
       Report(Violation::kOutOfRange, NameOf(t), " at [", offset, ", ",
-             offset + bytes, ") is outside the pool of ", schedule_.capacity);
+             EndOf(offset, bytes), ") is outside the pool of ", schedule_.capacity);
       return;
     }
-    const auto rounded = (bytes + schedule_.alignment - 1) /
-                         schedule_.alignment * schedule_.alignment;
-    peak_ = std::max(peak_, offset + rounded);
+    peak_ = std::max(peak_, EndOf(offset, Rounded(bytes)));
     const Offset end = offset + bytes;
     const auto after = blocks_.lower_bound(offset);
     if (after != blocks_.end() && after->first < end) {
@@ -141,6 +163,7 @@ class Replay {
                ", which is no graph input in the pool or placed before");
       } else {
         tensor(t) = {.is_resident = true, .offset = offset};
+        BeginLiving(t);
         if (IsInPool(t)) AddBlock(t, offset, graph_.bytes(t));
       }
     }
@@ -150,6 +173,7 @@ class Replay {
                " has no initial placement");
       }
     }
+    max_live_bytes_ = live_bytes_;
   }
 
   void Drop(const Step& step) {
@@ -168,7 +192,12 @@ class Replay {
       // Right, if the next operation overwrites it in place.
       pinned_dropped_.push_back(t);
     }
+    if (step.kind == StepKind::kEvict) ++num_evictions_;
+    if (step.kind == StepKind::kFree && graph_.is_evictable(t)) {
+      ++num_eager_evictions_;
+    }
     if (IsInPool(t)) RemoveBlock(t, tensor(t).offset);
+    EndLiving(t);
     tensor(t).is_resident = false;
     just_dropped_[t] = tensor(t).offset;
   }
@@ -182,6 +211,10 @@ class Replay {
     CheckTakeOvers(op, is_first, placements);
     PlaceOutputs(op, is_first, placements);
     UseWorkspace(op);
+    max_live_bytes_ = std::max(
+        max_live_bytes_, live_bytes_ + Rounded(graph_.workspace_bytes(op)));
+    (is_first ? compute_seconds_ : recompute_seconds_) += graph_.seconds(op);
+    if (!is_first) ++num_recomputations_;
     if (!is_first) return;
     for (const TensorIdx t : graph_.outputs(op)) {
       if (graph_.is_external(t)) tensor(t).is_resident = true;
@@ -310,6 +343,7 @@ class Replay {
       }
       tensor(t).is_resident = true;
       tensor(t).offset = offset;
+      BeginLiving(t);
       if (IsInPool(t)) AddBlock(t, offset, graph_.bytes(t));
     }
     for (const TensorIdx t : graph_.outputs(op)) {
@@ -360,14 +394,54 @@ class Replay {
                " is not resident at the end");
       }
     }
-    if (peak_ != schedule_.statistics.peak_bytes) {
+  }
+
+  void CheckClaims() {
+    const Statistics& claimed = schedule_.statistics;
+    if (peak_ != claimed.peak_bytes) {
       Report(Violation::kPeak, "the highest end address is ", peak_,
-             ", claimed ", schedule_.statistics.peak_bytes);
+             ", claimed ", claimed.peak_bytes);
     }
+    const bool claims_live_bytes =
+        schedule_.has_statistics || claimed.max_live_bytes != kNone;
+    if (claims_live_bytes && max_live_bytes_ != claimed.max_live_bytes) {
+      Report(Violation::kLiveBytes, "the most bytes in use at once are ",
+             max_live_bytes_, ", claimed ", claimed.max_live_bytes);
+    }
+    if (schedule_.has_statistics) CheckStatistics(claimed);
+    CheckLimit("the highest end address", peak_, limits_.pool_bytes);
+    CheckLimit("what is in use at once", max_live_bytes_,
+               limits_.live_bytes);
+  }
+
+  void CheckStatistics(const Statistics& claimed) {
+    const auto count = [&](const char* name, int64_t counted, int64_t claim) {
+      if (counted == claim) return;
+      Report(Violation::kStatistics, "`", name, "` is ", counted, ", claimed ",
+             claim);
+    };
+    count("forced_evictions", num_evictions_, claimed.forced_evictions);
+    count("eager_evictions", num_eager_evictions_, claimed.eager_evictions);
+    count("recomputations", num_recomputations_, claimed.recomputations);
+    const auto sum = [&](const char* name, Seconds summed, Seconds claim) {
+      // In another order they add up to a little more or less.
+      if (std::abs(summed - claim) <= 1e-9 * summed) return;
+      Report(Violation::kStatistics, "`", name, "` is ", summed, ", claimed ",
+             claim);
+    };
+    sum("compute_seconds", compute_seconds_, claimed.compute_seconds);
+    sum("recompute_seconds", recompute_seconds_, claimed.recompute_seconds);
+  }
+
+  void CheckLimit(const char* what, Bytes needed, std::optional<Bytes> limit) {
+    if (!limit || needed <= *limit) return;
+    Report(Violation::kLimit, what, " needs ", needed,
+           " bytes, promised were ", *limit);
   }
 
   const Graph& graph_;
   const Schedule& schedule_;
+  const Limits& limits_;
   std::vector<ViolationReport> reports_;
   std::vector<Tensor> tensors_;
   std::map<Offset, Block> blocks_;  // Live blocks by begin.
@@ -379,6 +453,13 @@ class Replay {
   int64_t step_ = kNone;
   OpIdx num_computed_ = 0;
   Bytes peak_ = 0;
+  Bytes live_bytes_ = 0;
+  Bytes max_live_bytes_ = 0;
+  int64_t num_evictions_ = 0;
+  int64_t num_eager_evictions_ = 0;
+  int64_t num_recomputations_ = 0;
+  Seconds compute_seconds_ = 0;
+  Seconds recompute_seconds_ = 0;
 };
 
 }  // namespace
@@ -399,13 +480,17 @@ const char* Name(Violation violation) {
     case Violation::kPinned: return "pinned";
     case Violation::kMissingOutput: return "missing_output";
     case Violation::kPeak: return "peak";
+    case Violation::kLiveBytes: return "live_bytes";
+    case Violation::kStatistics: return "statistics";
+    case Violation::kLimit: return "limit";
   }
   return "unknown";
 }
 
 std::vector<ViolationReport> Validate(const Graph& graph,
-                                      const Schedule& schedule) {
-  return Replay(graph, schedule).Run();
+                                      const Schedule& schedule,
+                                      const Limits& limits) {
+  return Replay(graph, schedule, limits).Run();
 }
 
 }  // namespace coop

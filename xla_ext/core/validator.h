@@ -2,6 +2,7 @@
 #ifndef COOP_CORE_VALIDATOR_H_
 #define COOP_CORE_VALIDATOR_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,15 @@ enum class Violation {
   kPinned,            // A pinned tensor dropped or moved.
   kMissingOutput,     // An output that is not resident at the end.
   kPeak,              // The claimed peak is not the highest end address.
+  kLiveBytes,         // Not the most bytes in use at once are claimed.
+  kStatistics,        // Seconds or counts are claimed that it does not have.
+  kLimit,             // It needs more than was promised.
+};
+
+// What was promised of a schedule beside what it claims itself.
+struct Limits {
+  std::optional<Bytes> pool_bytes;  // Of the highest end address.
+  std::optional<Bytes> live_bytes;  // Of the bytes in use at once.
 };
 
 // The lower-case name without the k: "missing_operand".
@@ -39,8 +49,8 @@ struct ViolationReport {
 
 // Everything wrong with `schedule`, in the order of its steps; empty if valid.
 // Shares no code with the simulator or the pool. O(n log n).
-[[nodiscard]] std::vector<ViolationReport> Validate(const Graph& graph,
-                                                    const Schedule& schedule);
+[[nodiscard]] std::vector<ViolationReport> Validate(
+    const Graph& graph, const Schedule& schedule, const Limits& limits = {});
 
 }  // namespace coop
 

@@ -19,6 +19,9 @@ namespace coop {
 
 // The same for the tensors and workspaces of `schedule`, in its own
 // order of operations; a tensor that takes over another's block shares it.
+// Throws std::invalid_argument if it is not a schedule of this graph: an index
+// out of range, or a tensor that is made by another operation, or ended when it
+// is not there. What else a schedule must be is for the validator to say.
 [[nodiscard]] Bytes XlaHeapBytes(const Graph& graph, const Schedule& schedule);
 
 }  // namespace coop

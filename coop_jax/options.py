@@ -1,0 +1,137 @@
+"""Options: what a caller chooses about a plan, and what is left to the entry point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coop_jax import _ext
+
+DEFAULT_PLANNER = "search"
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "unset"
+
+
+_UNSET: Any = _Unset()
+
+
+class PlanOptions(_ext.PlanOptions):
+    """A planner with its switches. Immutable; equal if the same fields are given.
+
+    `PlanOptions()` is the default planner and `PlanOptions(policy=name)` the planner of
+    that name, wherever a planner is asked for. A field that is given holds. One that is
+    left out is what the entry point has for a planner given by name:
+
+    * `remat_train_step`, `fit` and `compare`, where XLA places the tensors:
+      `limits_live_bytes` is True, `alignment` the target's, `overhead_limit` 10, and
+      `packing_effort` 2 million, as the offsets of a plan are not used.
+    * `coop_jax.planning`, where the plan places them in one pool: the defaults below.
+
+    The attributes read those defaults where a field is left out.
+
+    Arguments:
+        policy: `"search"` (whole plans compared, never worse than the others),
+            `"lookahead"` (Coop with exact next uses in place of staleness), `"coop"` (the
+            paper), or its baselines `"dtr"` and `"dte"`.
+        alignment: every block starts at a multiple of it: a power of two, in bytes, at
+            most 2**30. 64.
+        sliding_window: (coop) False: one tensor at a time, as in DTE.
+        partition: (coop, lookahead) cheap operations' outputs at the high end of the
+            pool, the others at the low end. True.
+        recomputable_in_place: (coop, lookahead) an output may overwrite an input that is
+            needed later but can be recomputed. False: copy on write, unless
+            `copy_on_write` says otherwise.
+        density_threshold: (coop, lookahead) seconds per byte below which an operation is
+            cheap. None: Otsu's split of the graph's operations.
+        copy_on_write: every output gets a fresh block, also over an input that nothing
+            needs any more, and an overwritten pinned tensor moves. None: True for the
+            baselines.
+        dtr_neighbourhood: (dtr) `"estar"`, `"eq"` or `"local"`. `"eq"`.
+        ignore_small: (dtr) skip tensors below 1 % of the average size. False.
+        sampling: (dtr) look at about 2 sqrt(n) of n candidates, drawn with `seed`. False.
+        search_effort: (search) operations that may be run, on paper, to find a plan;
+            about 20 million a second. A count: the plan is the same everywhere. 10 million.
+        packing_effort: (search) steps of about a nanosecond to find offsets. 200 million.
+        limits_live_bytes: (search) the pool's size limits the bytes alive at once, and the
+            offsets take what they need: for a compiler that places tensors itself. False.
+        seed: of `sampling` and of the search, in [0, 2**64). 0.
+        overhead_limit: give up once the time run exceeds this many times the program's;
+            at least 1. None: never.
+
+    Of the other planners' switches the search passes on those that it is compared with.
+
+    Raises:
+        TypeError: a field is of another type. NumPy's integers are ints; bools are not.
+        ValueError: a field is out of range.
+    """
+
+    __slots__ = ("_given",)
+
+    def __init__(
+        self,
+        *,
+        policy: str = _UNSET,
+        alignment: int = _UNSET,
+        sliding_window: bool = _UNSET,
+        partition: bool = _UNSET,
+        recomputable_in_place: bool = _UNSET,
+        density_threshold: float | None = _UNSET,
+        copy_on_write: bool | None = _UNSET,
+        dtr_neighbourhood: str = _UNSET,
+        ignore_small: bool = _UNSET,
+        sampling: bool = _UNSET,
+        search_effort: int = _UNSET,
+        packing_effort: int = _UNSET,
+        limits_live_bytes: bool = _UNSET,
+        seed: int = _UNSET,
+        overhead_limit: float | None = _UNSET,
+    ) -> None:
+        fields = {
+            "policy": DEFAULT_PLANNER if policy is _UNSET else policy,
+            "alignment": alignment,
+            "sliding_window": sliding_window,
+            "partition": partition,
+            "recomputable_in_place": recomputable_in_place,
+            "density_threshold": density_threshold,
+            "copy_on_write": copy_on_write,
+            "dtr_neighbourhood": dtr_neighbourhood,
+            "ignore_small": ignore_small,
+            "sampling": sampling,
+            "search_effort": search_effort,
+            "packing_effort": packing_effort,
+            "limits_live_bytes": limits_live_bytes,
+            "seed": seed,
+            "overhead_limit": overhead_limit,
+        }
+        given = {name: value for name, value in fields.items() if value is not _UNSET}
+        super().__init__(**given)
+        # As plain Python values: of NumPy's, or of 1 for 1.0, nothing is left.
+        self._given = {
+            name: None if value is None else getattr(self, name)
+            for name, value in given.items()
+        }
+
+    def filled(self, **defaults: Any) -> PlanOptions:
+        """With what an entry point has for the fields that were left out."""
+        return PlanOptions(**{**defaults, **self._given})
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PlanOptions):
+            return NotImplemented
+        return self._given == other._given
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._given.items()))
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self._given.items())
+        return f"PlanOptions({fields})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _with_fields, (self._given,)
+
+
+def _with_fields(given: dict[str, Any]) -> PlanOptions:
+    return PlanOptions(**given)
