@@ -62,8 +62,7 @@ def _stored_values(program: Program, materialization: Materialization) -> set[An
     What XLA stored, with views replaced by the value they are views of (unless both are
     stored, and the view takes more); the step's outputs; results of operations with several
     results or that may not run again; and values that are expensive to compute and reach
-    more than
-    one stored value: computing them again in every consumer is not what XLA does.
+    more than one stored value: computing them again in every consumer is not what XLA does.
     """
     view_of: dict[Any, Any] = {}
     inputs = {*program.invars, *program.constvars}
