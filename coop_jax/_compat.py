@@ -8,6 +8,7 @@ the same on both.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from collections import defaultdict
@@ -252,17 +253,22 @@ def require_devices_during_lowering(primitive: Any) -> None:
 
 
 def num_lowering_devices(ctx: Any) -> int:
-    """Over how many devices the module that is being lowered is partitioned."""
+    """Over how many devices XLA partitions what is being lowered: inside of a `shard_map`,
+    along the axes that it leaves to XLA."""
     axis_context = ctx.module_context.axis_context
+    manual_axes = getattr(axis_context, "manual_axes", None)
+    if manual_axes is not None:
+        sizes = axis_context.mesh.shape.items()
+        return math.prod(size for name, size in sizes if name not in manual_axes)
     count = getattr(axis_context, "num_devices", None)
     return 1 if count is None else int(count)
 
 
 def identity_call(target: str, operands: Sequence[Any]) -> Sequence[Any]:
-    """A typed-FFI custom call whose results are its operands, vectors, in their place.
+    """A typed-FFI custom call whose results are its operands, in their place.
 
-    XLA takes the word of such a call for what it aliases: of a matrix, operand and result
-    are given a layout each, and nothing moves.
+    XLA takes the word of such a call for what it aliases. It gives the operand and the
+    result a layout each, and nothing moves: the caller constrains both to the same.
     """
     types = [operand.type for operand in operands]
     call = _mlir.custom_call(

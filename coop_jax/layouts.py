@@ -9,10 +9,6 @@ results have, and that in which the step as written keeps what passes: chosen an
 passed a fence in one order and was copied to others by its readers (the queries, keys and
 values of a Swin transformer).
 
-On a CPU vectors pass a fence, of the elements in some order (`placement.py`). LAPACK's are
-column-major, and so is what lies between two of its calls: row-major, it is copied before
-the fence and again behind it.
-
 Not what convolutions read or make: kernels are small, images are large, and one follows the
 other. Told their orders, XLA:TPU padded a U-Net's images to several times their size.
 """
@@ -32,7 +28,7 @@ from coop_jax.xla_shape import dimension_orders, dimensions_of, leaves
 Order = tuple[int, ...]
 """Dimensions, the outermost first."""
 
-KEPT_AT_FENCES = frozenset(("cpu", "tpu"))
+KEPT_AT_FENCES = frozenset(("tpu",))
 """JAX's names of the platforms whose fences are told."""
 
 

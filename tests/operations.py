@@ -288,12 +288,13 @@ RANDOM = {
     ),
 }
 
-OPERATIONS = {
-    **LINEAR_ALGEBRA,
-    **TRANSFORMS,
-    **ORDER,
-    **INDICES,
-    **WINDOWS,
-    **PRODUCTS,
-    **RANDOM,
+FAMILIES = {
+    "linear_algebra": LINEAR_ALGEBRA,
+    "transforms": TRANSFORMS,
+    "order": ORDER,
+    "indices": INDICES,
+    "windows": WINDOWS,
+    "products": PRODUCTS,
+    "random": RANDOM,
 }
+OPERATIONS = {name: entry for family in FAMILIES.values() for name, entry in family.items()}

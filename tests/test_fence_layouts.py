@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from operations import LINEAR_ALGEBRA, OPERATIONS
+from operations import FAMILIES, LINEAR_ALGEBRA, OPERATIONS
 from steps import as_numpy, assert_trees_equal
 
 import coop_jax
@@ -20,6 +20,11 @@ from coop_jax.placement import fence, fence_p
 
 ORDERS = "row-major", "column-major"
 PAIRS = list(itertools.product(ORDERS, repeat=2))
+
+
+def quickly(function):
+    """`jax.jit` that leaves machine code as it comes. Layouts are chosen before."""
+    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def laid_out(value, order):
@@ -47,23 +52,34 @@ def across_fences(function, arguments, before, after):
     return jax.tree.unflatten(tree, [laid_out(x, after) for x in fence(*results)])
 
 
-def assert_close(actual, expected, tolerance=2e-6):
+def assert_close(actual, expected, tolerance=2e-6, of=""):
     """Equal but for the order of sums: a product of other layouts has another one."""
     for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         assert a.dtype == b.dtype
         a, b = as_numpy(a), as_numpy(b)
         scale = np.max(np.abs(b.astype(complex)), initial=0) if b.size else 0
-        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * float(scale))
+        np.testing.assert_allclose(a, b, tolerance, tolerance * float(scale), err_msg=of)
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_operations_between_fences(name):
-    function, *arguments = OPERATIONS[name]
-    expected = jax.jit(function)(*arguments)
-    for found in jax.jit(
-        lambda *args: [across_fences(function, args, *pair) for pair in PAIRS]
-    )(*arguments):
-        assert_close(found, expected)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_operations_between_fences(family):
+    """Compiled at once: the layouts of one do not reach another."""
+    operations = FAMILIES[family]
+    arguments = {name: args for name, (_, *args) in operations.items()}
+
+    def every_way(arguments):
+        return {
+            name: [across_fences(operations[name][0], args, *pair) for pair in PAIRS]
+            for name, args in arguments.items()
+        }
+
+    def as_written(arguments):
+        return {name: operations[name][0](*args) for name, args in arguments.items()}
+
+    found, expected = (quickly(f)(arguments) for f in (every_way, as_written))
+    for name, results in found.items():
+        for pair, result in zip(PAIRS, results, strict=True):
+            assert_close(result, expected[name], of=f"{name} {pair}")
 
 
 DTYPES = (
@@ -88,7 +104,7 @@ def test_every_type_and_shape(dtype):
     with jax.enable_x64(True):
         for shape in SHAPES:
             function, x = moved(shape, dtype)
-            for y in jax.jit(function)(x):
+            for y in quickly(function)(x):
                 assert_trees_equal(y, x)
 
 
@@ -114,17 +130,20 @@ def test_values_of_float0():
     assert_trees_equal(x, jnp.arange(6).reshape(2, 3).T)
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("name", ["cholesky", "qr", "eigh", "svd", "lu", "solve"])
-def test_a_batch_of_fences(name, axis):
+def test_a_batch_of_fences(name):
     function, *arguments = LINEAR_ALGEBRA[name]
-    stacked = [jnp.stack([x, 1.5 * x, 2 * x], axis) for x in arguments]
-    batched = jax.vmap(function, in_axes=axis)
-    expected = jax.jit(batched)(*stacked)
-    for pair in PAIRS:
-        found = jax.jit(
-            jax.vmap(lambda *args, pair=pair: across_fences(function, args, *pair), axis)
-        )(*stacked)
+
+    def every_way(arguments):
+        return [
+            jax.vmap(lambda *args, p=pair: across_fences(function, args, *p), axis)(
+                *(jnp.stack([x, 1.5 * x, 2 * x], axis) for x in arguments)
+            )
+            for axis, pair in itertools.product((0, 1, 2), PAIRS)
+        ]
+
+    expected = jax.vmap(function)(*(jnp.stack([x, 1.5 * x, 2 * x]) for x in arguments))
+    for found in quickly(every_way)(arguments):
         assert_close(found, expected)
 
 
@@ -134,40 +153,58 @@ def test_some_operands_are_not_of_the_batch():
     assert_trees_equal(found, [jnp.stack([y, y]), x])
 
 
-@pytest.mark.parametrize("name", ["cholesky", "qr", "eigh", "svd", "fft2", "sort", "dot"])
-def test_on_several_devices(name):
+@pytest.mark.parametrize("spec", [PartitionSpec("data"), PartitionSpec()])
+def test_on_several_devices(spec):
     mesh = Mesh(np.array(jax.devices()).reshape(4), ("data",))
-    function, *arguments = OPERATIONS[name]
-    stacked = [jnp.stack([x, 1.5 * x, 2 * x, x]) for x in arguments]
-    expected = jax.jit(jax.vmap(function))(*stacked)
-    for spec in (PartitionSpec("data"), PartitionSpec()):
-        placed = jax.device_put(stacked, NamedSharding(mesh, spec))
-        for pair in PAIRS:
-            step = jax.jit(
-                lambda *args, pair=pair: across_fences(jax.vmap(function), args, *pair)
-            )
-            text = step.lower(*placed).compile().as_text()
-            assert "coop_fence" in text
-            assert "all-gather" not in text or name in ("sort", "fft2")
-            assert_close(step(*placed), expected)
+    operations = {n: OPERATIONS[n] for n in ("cholesky", "qr", "eigh", "svd", "dot")}
+    arguments = {
+        name: jax.device_put(
+            [jnp.stack([x, 1.5 * x, 2 * x, x]) for x in args], NamedSharding(mesh, spec)
+        )
+        for name, (_, *args) in operations.items()
+    }
+
+    def every_way(arguments):
+        return {
+            name: [
+                across_fences(jax.vmap(operations[name][0]), args, *pair) for pair in PAIRS
+            ]
+            for name, args in arguments.items()
+        }
+
+    compiled = quickly(every_way).lower(arguments).compile()
+    assert "coop_fence" in compiled.as_text()
+    assert "all-gather" not in compiled.as_text()
+    for name, results in compiled(arguments).items():
+        expected = jax.vmap(operations[name][0])(*arguments[name])
+        for pair, result in zip(PAIRS, results, strict=True):
+            assert_close(result, expected, of=f"{name} {pair}")
 
 
-def test_inside_of_a_shard_map():
-    mesh = Mesh(np.array(jax.devices()).reshape(4), ("data",))
-    x = jnp.arange(96.0).reshape(8, 3, 4)
-    spec = PartitionSpec("data")
+@pytest.mark.parametrize("manual", [("rows",), ("rows", "columns")])
+def test_inside_of_a_shard_map(manual):
+    """What it leaves to XLA stays divided, too."""
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("rows", "columns"))
+    x = jnp.arange(96.0).reshape(8, 4, 3)
+    x = jax.device_put(x, NamedSharding(mesh, PartitionSpec("rows", "columns")))
+    spec = PartitionSpec(*manual)
 
     def step(x):
-        return across_fences(lambda y: y @ y.mT, [x], "column-major", "column-major")
+        return across_fences(jnp.sin, [x], "column-major", "column-major")
 
-    found = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=spec, out_specs=spec))(x)
-    assert_close(found, x @ x.mT)
+    mapped = jax.shard_map(
+        step, mesh=mesh, in_specs=spec, out_specs=spec, axis_names=set(manual)
+    )
+    text = jax.jit(mapped).lower(x).compile().as_text()
+    assert "coop_fence" in text
+    assert "all-gather" not in text
+    assert_close(jax.jit(mapped)(x), jnp.sin(x))
 
 
 @pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_a_fence_that_is_told_an_order(order, devices):
-    """On several devices, a shard has the order of the whole."""
+    """A CPU's is row-major all the same."""
     x = jnp.arange(96.0).reshape(8, 3, 4)
     mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
     x = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
@@ -243,6 +280,6 @@ def test_a_planned_step_of_a_network(name):
         value, gradients = jax.value_and_grad(loss)(weights)
         return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients), value
 
-    planned = coop_jax.remat_train_step(step, budget="92%")
+    planned = coop_jax.remat_train_step(step, budget="94%")
     assert not planned.plan(weights, x).is_unmodified
     assert_close(planned(weights, x), jax.jit(step)(weights, x), tolerance=1e-4)
