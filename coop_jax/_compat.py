@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +31,7 @@ from jax._src.lib import _jax as _jaxlib
 from jax._src.lib import xla_client as _xla_client
 from jax._src.lib.mlir import ir as _ir
 from jax._src.lib.mlir.dialects import hlo as _hlo
+from jax._src.state import types as _state_types
 from jax.experimental.layout import Layout as _Layout
 
 Var = jex.Var
@@ -48,6 +51,60 @@ ir = _ir
 
 _FRONTEND_ATTRIBUTES = "mhlo.frontend_attributes"
 _KEY_ATTRIBUTE = "coop_jax_key"
+
+
+# Where JAX defines what stands inside of kernels only, and what calls them.
+_KERNELS = (
+    "jax._src.pallas.",
+    "jax.experimental.pallas.",
+    "jax._src.thunky",
+    "jax.experimental.thunky",
+)
+_CALLS_OF_KERNELS = frozenset(("jax._src.pallas.pallas_call", "jax._src.pallas.mpmd"))
+_EFFECTS_ON_OPERANDS = (
+    _state_types.RefEffect,
+    _core.InternalMutableArrayEffect,
+    _core.NamedAxisEffect,
+)
+
+
+def is_effect_on_operands(effect: Any) -> bool:
+    """Is it of a reference or a named axis, so that a call has it where it leaves it?"""
+    return isinstance(effect, _EFFECTS_ON_OPERANDS)
+
+
+def is_of_programs(primitive: Any) -> bool:
+    """Is it a primitive of JAX's or ours that stands in programs, not only in kernels?"""
+    # Modules are imported at any time: one not seen before may define it.
+    if primitive not in _of_programs and len(sys.modules) != _num_modules_seen:
+        primitives_of_programs()
+    return primitive in _of_programs
+
+
+def primitives_of_programs() -> set[Any]:
+    """All primitives that the imported modules of JAX, and ours, define for programs."""
+    global _of_programs, _num_modules_seen
+    modules: dict[Any, set[str]] = defaultdict(set)
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ("jax", "coop_jax"):
+            for value in list(vars(module).values()):
+                if isinstance(value, Primitive):
+                    modules[value].add(name)
+    _num_modules_seen = len(sys.modules)
+    _of_programs = {
+        primitive
+        for primitive, names in modules.items()
+        if not all(map(_is_of_kernels, names))
+    }
+    return _of_programs
+
+
+_of_programs: set[Any] = set()
+_num_modules_seen = 0
+
+
+def _is_of_kernels(module: str) -> bool:
+    return module.startswith(_KERNELS) and module not in _CALLS_OF_KERNELS
 
 
 def open_jaxpr(closed: Any) -> tuple[Any, list[Any]]:
@@ -85,6 +142,11 @@ def new_var(aval: Any) -> Any:
 
 def jaxpr_as_fun(closed: Any):
     return jex.jaxpr_as_fun(closed)
+
+
+def is_array(aval: Any) -> bool:
+    """Is it the type of a value, and not of a token or a reference?"""
+    return isinstance(aval, jax.core.ShapedArray)
 
 
 def has_explicit_sharding(aval: Any) -> bool:
@@ -194,24 +256,30 @@ def require_devices_during_lowering(primitive: Any) -> None:
 
 
 def num_lowering_devices(ctx: Any) -> int:
-    """Over how many devices the module that is being lowered is partitioned."""
+    """Over how many devices XLA partitions what is being lowered: inside of a `shard_map`,
+    along the axes that it leaves to XLA."""
     axis_context = ctx.module_context.axis_context
+    manual_axes = getattr(axis_context, "manual_axes", None)
+    if manual_axes is not None:
+        sizes = axis_context.mesh.shape.items()
+        return math.prod(size for name, size in sizes if name not in manual_axes)
     count = getattr(axis_context, "num_devices", None)
     return 1 if count is None else int(count)
 
 
-def custom_call_lowering(
-    ctx: Any, target: str, operands: Sequence[Any], *, alias_all: bool
-) -> Sequence[Any]:
-    """A typed-FFI custom call whose results have the operands' types."""
+def identity_call(target: str, operands: Sequence[Any]) -> Sequence[Any]:
+    """A typed-FFI custom call whose results are its operands, in their place.
+
+    XLA takes the word of such a call for what it aliases. It gives the operand and the
+    result a layout each, and nothing moves: the caller constrains both to the same.
+    """
     types = [operand.type for operand in operands]
-    aliases = {i: i for i in range(len(types))} if alias_all else None
     call = _mlir.custom_call(
         target,
         result_types=types,
         operands=operands,
         api_version=4,
-        operand_output_aliases=aliases,
+        operand_output_aliases={i: i for i in range(len(types))},
         backend_config={},
     )
     return call.results
@@ -292,6 +360,13 @@ def compile_bytecode(device: Any, module: bytes, options: bytes) -> Any:
             _xla_client.CompileOptions.ParseFromString(options),
             [],
         )
+
+
+def input_shardings(compiled: Any) -> list[Any]:
+    """Of all arguments of a compiled function, in order, and of the references it captured,
+    for which its own `input_shardings` raises."""
+    flat = getattr(compiled, "_input_shardings_flat", None)
+    return jax.tree.leaves(compiled.input_shardings if flat is None else list(flat()))
 
 
 def is_absent(device: Any) -> bool:

@@ -19,7 +19,8 @@ from typing import Any
 from coop_jax._compat import Literal
 from coop_jax.costs import is_fusible, is_view
 from coop_jax.materialize import Materialization
-from coop_jax.program import Program, may_run_again, reads, writes
+from coop_jax.program import Program, reads, writes
+from coop_jax.purity import may_move, may_run_again, may_vanish
 
 # A chain of unstored equations longer than this that several operations share is taken
 # to be stored at its end: XLA stops duplicating long before.
@@ -60,8 +61,8 @@ def _stored_values(program: Program, materialization: Materialization) -> set[An
 
     What XLA stored, with views replaced by the value they are views of (unless both are
     stored, and the view takes more); the step's outputs; results of operations with several
-    results or with effects; and values that are expensive to compute and reach more than
-    one stored value: computing them again in every consumer is not what XLA does.
+    results or that may not run again; and values that are expensive to compute and reach
+    more than one stored value: computing them again in every consumer is not what XLA does.
     """
     view_of: dict[Any, Any] = {}
     inputs = {*program.invars, *program.constvars}
@@ -96,7 +97,7 @@ def _stored_values(program: Program, materialization: Materialization) -> set[An
     def sink_of(i: int) -> Any:
         eqn = program.eqns[i]
         made = writes(eqn)
-        if eqn.effects or any(v in stored for v in made):
+        if any(v in stored for v in made) or not may_vanish(eqn):
             return i
         ends = {sink.get(v) for v in made} - {None}
         return ends.pop() if len(ends) == 1 else (many if ends else None)
@@ -137,13 +138,13 @@ def _cone_weights(
 
 
 def _cones(program: Program, stored: set[Any]) -> list[Cone]:
-    """A cone for every equation that makes a stored value or has an effect."""
+    """A cone for every equation that makes a stored value or has to run without that."""
     eqns = program.eqns
     known = {*stored, *program.constvars, *program.invars}
     producer = {v: i for i, eqn in enumerate(eqns) for v in writes(eqn)}
     cones = []
     for anchor, eqn in enumerate(eqns):
-        if not eqn.effects and stored.isdisjoint(writes(eqn)):
+        if stored.isdisjoint(writes(eqn)) and may_vanish(eqn):
             continue
         cone, read, todo = {anchor}, set(), [anchor]
         while todo:
@@ -165,12 +166,13 @@ def _in_order(
 
     XLA schedules for memory: it makes weight gradients and updates as soon as it can,
     where the program has them at its end. An operation that its schedule doesn't name
-    runs just before the first one that needs it; effects keep the program's order.
+    runs just before the first one that needs it; what may not move keeps the program's
+    order.
     """
     made_by = {v: k for k, cone in enumerate(cones) for v in cone.makes}
     needs = [{made_by[v] for v in cone.reads if v in made_by} for cone in cones]
-    effects = [k for k, cone in enumerate(cones) if program.eqns[cone.anchor].effects]
-    for before, after in itertools.pairwise(effects):
+    in_place = [k for k, c in enumerate(cones) if not may_move(program.eqns[c.anchor])]
+    for before, after in itertools.pairwise(in_place):
         needs[after].add(before)
     needed_by: list[list[int]] = [[] for _ in cones]
     for k, before in enumerate(needs):
@@ -186,7 +188,7 @@ def _in_order(
         ]
         if known:
             position[k] = max(known)
-        elif program.eqns[cones[k].anchor].effects:
+        elif not may_move(program.eqns[cones[k].anchor]):
             position[k] = -1  # as soon as its operands are there: it holds them
         elif materialization.position:
             position[k] = min((position[j] for j in needed_by[k]), default=never)

@@ -74,7 +74,7 @@ def executed(closed: Any, donated: tuple[bool, ...]) -> Executed:
             continue
         eqn = original(eqn.replace(invars=invars))
         total_flops += flops(eqn)
-        key = None if eqn.effects else equation_key(eqn)
+        key = equation_key(eqn)
         index = len(eqns) if key is None else first_of.setdefault(key, len(eqns))
         times[index] += 1
         if index == len(eqns):

@@ -25,7 +25,8 @@ from coop_jax.costs import (
 from coop_jax.early_order import early_order
 from coop_jax.materialize import Materialization
 from coop_jax.pool_gradient import original
-from coop_jax.program import Program, may_run_again, reads, writes
+from coop_jax.program import Program, reads, writes
+from coop_jax.purity import may_move, may_run_again
 from coop_jax.targets import Target
 
 SMALL_OVERWRITE_BYTES = 64 * 1024
@@ -200,10 +201,12 @@ def _made_at(
 def _must_precede(program, operations, tensors, external) -> Iterator[tuple[int, int]]:
     """Pairs of operations that keep their order though no value connects them.
 
-    Effects; and what reads an input comes before what overwrites it.
+    What may not move; and what reads an input comes before what overwrites it.
     """
-    effects = [k for k, op in enumerate(operations) if program.eqns[op.anchor].effects]
-    yield from itertools.pairwise(effects)
+    in_place = [
+        k for k, op in enumerate(operations) if not may_move(program.eqns[op.anchor])
+    ]
+    yield from itertools.pairwise(in_place)
     overwritten_by = {
         int(old): int(k)
         for k, old, _ in _overwrites(program, operations, tensors, external)

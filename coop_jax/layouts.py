@@ -28,6 +28,9 @@ from coop_jax.xla_shape import dimension_orders, dimensions_of, leaves
 Order = tuple[int, ...]
 """Dimensions, the outermost first."""
 
+KEPT_AT_FENCES = frozenset(("tpu",))
+"""JAX's names of the platforms whose fences are told."""
+
 
 def layouts_of(
     program: Program,

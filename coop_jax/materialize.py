@@ -17,15 +17,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-import jax
-
 from coop_jax import _compat
 from coop_jax.accumulation import accumulations
 from coop_jax.constants import fills_an_array
 from coop_jax.copy_tables import unlisted_of_plans
 from coop_jax.costs import aval_bytes, is_fusible
 from coop_jax.hlo_module import Instruction
-from coop_jax.layouts import Order, layouts_of
+from coop_jax.layouts import KEPT_AT_FENCES, Order, layouts_of
 from coop_jax.matching import consumers_of, stored_value
 from coop_jax.pool_gradient import pool_gradient_p, scratch_bytes
 from coop_jax.program import Program, writes
@@ -69,7 +67,8 @@ class Materialization:
             fence in between, by equation index.
         standing_bytes: arrays of constants that XLA keeps for much of the step, fences or
             not (`unnamed.standing_buffers`).
-        layouts: those that XLA:TPU chose, by variable (`coop_jax.layouts`).
+        layouts: those that XLA chose, where fences keep them, by variable
+            (`coop_jax.layouts`).
         rounded: values that XLA:TPU keeps in half precision (`coop_jax.rounded`).
     """
 
@@ -139,12 +138,14 @@ def of_compiled(program: Program, compiled: Any) -> Materialization:
     module = read_stored_module(compiled)
     if module is None:
         return from_rules(program)
-    shardings = jax.tree.leaves(compiled.input_shardings)
+    shardings = _compat.input_shardings(compiled)
     num_partitions = max((len(s.device_set) for s in shardings), default=1)
     platforms = {d.platform for s in shardings for d in s.device_set}
     found = from_compiled(program, module, num_partitions, on_cpu=platforms == {"cpu"})
     if "tpu" not in platforms:  # Half of a value's bytes are those of another one there.
-        found = dataclasses.replace(found, layouts={}, rounded={}, more_unlisted_of_plans=0)
+        found = dataclasses.replace(found, rounded={}, more_unlisted_of_plans=0)
+    if platforms.isdisjoint(KEPT_AT_FENCES):
+        found = dataclasses.replace(found, layouts={})
     for platform, in_place in _IN_PLACE.items():
         if platform in platforms:
             return dataclasses.replace(found, in_place=in_place)

@@ -9,10 +9,11 @@ import numpy as np
 
 from coop_jax._compat import DropVar, Literal
 from coop_jax.program import reads
+from coop_jax.purity import may_merge, may_vanish
 
 
 def merge_equal(eqns: list[Any], outvars: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Common subexpression elimination over pure equations."""
+    """Common subexpression elimination over the equations that may be merged."""
     renamed: dict[Any, Any] = {}
     seen: dict[Any, Any] = {}
     kept = []
@@ -22,7 +23,7 @@ def merge_equal(eqns: list[Any], outvars: list[Any]) -> tuple[list[Any], list[An
 
     for eqn in eqns:
         eqn = eqn.replace(invars=[read(v) for v in eqn.invars])
-        key = None if eqn.effects else equation_key(eqn)
+        key = equation_key(eqn)
         first = None if key is None else seen.get(key)
         if first is not None:
             for var, same in zip(eqn.outvars, first.outvars, strict=True):
@@ -39,12 +40,14 @@ def merge_equal(eqns: list[Any], outvars: list[Any]) -> tuple[list[Any], list[An
 
 
 def equation_key(eqn: Any, value_of: Callable[[Any], Any] | None = None) -> Any | None:
-    """Equal for equations that compute equal values; None if that cannot be told.
+    """Equal for equations that are one if they are merged; None for one that may not be.
 
     Arguments:
         eqn: the equation.
         value_of: what stands for a variable in the key; by default the variable itself.
     """
+    if not may_merge(eqn):
+        return None
     operands = tuple(
         literal_key(v) if isinstance(v, Literal) else value_of(v) if value_of else v
         for v in eqn.invars
@@ -64,11 +67,11 @@ def literal_key(literal: Any) -> Any:
 
 
 def without_dead(eqns: list[Any], outvars: list[Any]) -> list[Any]:
-    """Dead code elimination; equations with effects stay."""
+    """Dead code elimination; what has to run stays."""
     live = {v for v in outvars if not isinstance(v, Literal)}
     kept = []
     for eqn in reversed(eqns):
-        if eqn.effects or any(v in live for v in eqn.outvars):
+        if any(v in live for v in eqn.outvars) or not may_vanish(eqn):
             kept.append(eqn)
             live.update(reads(eqn))
     return kept[::-1]

@@ -7,10 +7,16 @@ so a recomputation that reads them is not merged back into the first computation
 * CPU: XLA removes `optimization_barrier` before its last common subexpression
   elimination. A typed-FFI custom call whose results are all aliased to the operands
   survives; at run time it is a function that returns (`xla_ext/ffi/fence_cpu.cc`).
+  XLA does not look whether such a call's operand and result have the same layout, and
+  copies what the call itself is told layouts of. It lays the operand out row-major and the
+  result as its readers like it (next to LAPACK column-major), so both get a constraint:
+  row-major. No other order: the operand would not keep to it. (Of vectors no layouts can
+  differ, but XLA writes no matrix in the place of a vector, so that what is read behind a
+  fence could not be overwritten.)
   When the program is partitioned over several devices, an unknown custom call would
   gather every operand; `custom_partitioning` says that each keeps its sharding.
-* GPU, TPU: `optimization_barrier`, which lives until after their last such pass.
-  On a TPU it also keeps the layouts of results (`coop_jax.layouts`).
+* GPU, TPU: `optimization_barrier`, which lives until after their last such pass, and
+  whose results are laid out as its operands. On a TPU it is told layouts, too.
 """
 
 from __future__ import annotations
@@ -27,6 +33,11 @@ from coop_jax import _compat, _ext
 from coop_jax._compat import Primitive
 
 _TARGET = "coop_fence"
+
+# The call itself, inside of the fence's lowering for a CPU.
+_call_p = Primitive("coop_fence_call")
+_call_p.multiple_results = True
+_call_p.def_abstract_eval(lambda *avals: list(avals))
 
 fence_p = Primitive("coop_fence")
 fence_p.multiple_results = True
@@ -47,8 +58,8 @@ def fence_equation(
 
     Arguments:
         number: tells it from other fences.
-        layouts: what XLA:TPU has to lay out so (`coop_jax.layouts`), None where it may
-            choose; empty: it may everywhere.
+        layouts: what has to be laid out so (`coop_jax.layouts`). None for some, or empty:
+            XLA:TPU may choose. XLA:GPU always does, and on a CPU all of it is row-major.
     """
     params = {"number": number, "layouts": tuple(layouts)}
     return _compat.new_jaxpr_eqn(list(before), list(after), fence_p, params, frozenset())
@@ -103,28 +114,35 @@ def _lower_barrier(ctx, *operands, number, layouts):
 
 
 def _lower_tpu(ctx, *operands, number, layouts):
-    laid_out = [
-        _compat.with_layout(ctx, operand, aval, order) if order else operand
-        for operand, aval, order in itertools.zip_longest(operands, ctx.avals_in, layouts)
-    ]
+    laid_out = _with_layouts(ctx, operands, layouts)
     return _lower_barrier(ctx, *laid_out, number=number, layouts=layouts)
 
 
 def _lower_cpu(ctx, *operands, number, layouts):
-    del layouts
+    del number, layouts
     register_targets()
     if _compat.num_lowering_devices(ctx) == 1:
-        return _compat.custom_call_lowering(ctx, _TARGET, operands, alias_all=True)
-    return _compat.lower_fun(_partitioned_fence, multiple_results=True)(ctx, *operands)
+        return _lower_call(ctx, *operands)
+    return _compat.lower_fun(_call_partitioned, multiple_results=True)(ctx, *operands)
 
 
-def _partitioned_fence(*operands):
+def _lower_call(ctx, *operands):
+    row_major = [tuple(range(_compat.physical_aval(a).ndim)) for a in ctx.avals_in]
+    fenced = _compat.identity_call(_TARGET, _with_layouts(ctx, operands, row_major))
+    return _with_layouts(ctx, fenced, row_major)
+
+
+def _with_layouts(ctx, values, layouts):
+    avals = map(_compat.physical_aval, ctx.avals_in)
+    return [
+        _compat.with_layout(ctx, value, aval, order) if order and aval.size else value
+        for value, aval, order in itertools.zip_longest(values, avals, layouts)
+    ]
+
+
+def _call_partitioned(*operands):
     def call(*shards):
-        shapes = [jax.ShapeDtypeStruct(s.shape, s.dtype) for s in shards]
-        aliases = {i: i for i in range(len(shards))}
-        return tuple(
-            jax.ffi.ffi_call(_TARGET, shapes, input_output_aliases=aliases)(*shards)
-        )
+        return tuple(_call_p.bind(*shards))
 
     # Keys are opaque to a custom call: their words pass instead.
     words = [jax.random.key_data(a) if _is_key(a) else a for a in operands]
@@ -162,6 +180,7 @@ def _identity_rule(ranks: list[int]) -> str:
 
 # `custom_partitioning` reads the device assignment.
 _compat.require_devices_during_lowering(fence_p)
+_compat.register_lowering(_call_p, _lower_call, platform="cpu")
 _compat.register_lowering(fence_p, _lower_barrier)
 _compat.register_lowering(fence_p, _lower_cpu, platform="cpu")
 _compat.register_lowering(fence_p, _lower_tpu, platform="tpu")

@@ -68,20 +68,3 @@ def all_equations(closed: Any) -> Iterator[Any]:
             for nested in value if isinstance(value, (tuple, list)) else (value,):
                 if _compat.is_jaxpr(nested):
                     yield from all_equations(nested)
-
-
-def may_run_again(eqn: Any) -> bool:
-    """May a recomputation evaluate this equation another time?
-
-    Not if it has effects, and not if it calls back into Python, though a
-    `pure_callback` promises that it could: such a call is never cheap.
-    """
-    if eqn.effects or "callback" in eqn.primitive.name:
-        return False
-    return all(
-        may_run_again(inner)
-        for value in eqn.params.values()
-        for nested in (value if isinstance(value, (tuple, list)) else (value,))
-        if _compat.is_jaxpr(nested)
-        for inner in _compat.open_jaxpr(nested)[0].eqns
-    )

@@ -46,7 +46,7 @@ class XlaPlacement:
     Arguments:
         program: the step.
         platform: JAX's name of the platform that the step is compiled for.
-        layouts: by variable (`coop_jax.layouts`).
+        layouts: that fences keep, by variable (`coop_jax.layouts`).
         rounded: values that are kept in half precision (`coop_jax.rounded`).
 
     Attributes:

@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
+from coop_jax import _compat
 from coop_jax._compat import Literal
 from coop_jax.costs import aval_bytes
 from coop_jax.graph import StepGraph
@@ -158,13 +159,19 @@ def _operands(
         reads = _reads_from_before(graph, group)
         if not fence_free_inputs:
             reads = _without_free_inputs(graph, group, reads)
-        fenced.append(tuple(sorted(reads | sinks)) if k else ())
+        passing = (t for t in reads | sinks if _can_pass(graph.tensors[t].aval))
+        fenced.append(tuple(sorted(passing)) if k else ())
         made, read = set(), set()
         for execution in group:
             read.update(graph.operations[execution.operation].inputs)
             made.update(execution.makes)
         sinks = (made - read) & later[k]
     return fenced
+
+
+def _can_pass(aval: Any) -> bool:
+    """Tokens and references are no values, and an empty array has nothing to pass."""
+    return _compat.is_array(aval) and aval.size > 0
 
 
 def _reads_from_before(graph: StepGraph, group: list[Execution]) -> set[int]:

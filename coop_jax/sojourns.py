@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from coop_jax import _compat
 from coop_jax.graph import StepGraph
 from coop_jax.lifetimes import Lifetimes
 from coop_jax.targets import Target
@@ -76,9 +77,12 @@ def choose_sojourns(graph: StepGraph, lives: Lifetimes, target: Target) -> list[
 
 
 def can_be_stored(aval: object) -> bool:
-    """Does a custom call see the value's bytes? Not those of keys and packed types."""
+    """Does a custom call see the value's bytes? Not those of keys and packed types, and a
+    reference is no value."""
     dtype = getattr(aval, "dtype", None)
-    return isinstance(dtype, np.dtype) and dtype.name not in _PACKED
+    return (
+        _compat.is_array(aval) and isinstance(dtype, np.dtype) and dtype.name not in _PACKED
+    )
 
 
 def _waits(

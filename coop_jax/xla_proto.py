@@ -14,9 +14,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-
-from coop_jax import xla_live, xla_schedule
+from coop_jax import _compat, xla_live, xla_schedule
 from coop_jax.hlo_module import HloModule, Instruction, read_module
 from coop_jax.protobuf_wire import fields, integers
 from coop_jax.targets import TPU_ALIGNMENT
@@ -122,7 +120,7 @@ def _assignment(compiled: Any) -> bytes:
 
 
 def _alignment(compiled: Any) -> int:
-    shardings = jax.tree.leaves(compiled.input_shardings)
+    shardings = _compat.input_shardings(compiled)
     is_on_tpu = any(d.platform == "tpu" for s in shardings for d in s.device_set)
     return TPU_ALIGNMENT if is_on_tpu else xla_live.ALIGNMENT
 

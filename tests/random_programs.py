@@ -21,7 +21,8 @@ def random_function(seed: int, length: int) -> tuple[Callable, tuple]:
 
     Its values are float32, int32, bool and key typed; its operations elementwise (in
     place if the planner likes), products, reductions, with several results (scan, sort,
-    key splits), under `jit`, `checkpoint` and `cond`, and some are computed twice.
+    key splits), linear algebra, transforms, scatters, gathers, convolutions and windows,
+    under `jit`, `checkpoint`, `cond` and custom rules, and some are computed twice.
     """
 
     def function(floats, integers, flags, key):
@@ -106,6 +107,90 @@ def _nested(choose, values):
     values["f"].append(wrap(lambda x: jnp.sin(x) * x)(choose.choice(values["f"])))
 
 
+@jax.custom_jvp
+def _clipped(x):
+    return jnp.clip(x, -1, 1)
+
+
+_clipped.defjvps(lambda tangent, _, x: tangent * jnp.exp(-x * x))
+
+
+@jax.custom_vjp
+def _rounded(x, scale):
+    return jnp.round(x * 4) * scale
+
+
+_rounded.defvjp(
+    lambda x, scale: (_rounded(x, scale), (x, scale)),
+    lambda kept, g: (4 * g * kept[1], g * kept[0]),
+)
+
+
+def _with_a_rule(choose, values):
+    """Rules that differentiation of what they are rules of would not give."""
+    x, y = choose.choice(values["f"]), choose.choice(values["f"])
+    values["f"].append(choose.choice([_clipped(x), _rounded(x, jnp.tanh(y))]))
+
+
+def _bounded(x):
+    return x / (1 + jnp.abs(x).max())
+
+
+def _positive(x):
+    x = _bounded(x)
+    return x @ x.T + 2 * jnp.eye(_SIDE)
+
+
+def _whitened(x, y):
+    factor = jnp.linalg.cholesky(_positive(x))
+    return jax.scipy.linalg.solve_triangular(factor, y.T, lower=True).T
+
+
+def _linear_algebra(choose, values):
+    """What LAPACK lays out column by column, of matrices that are well conditioned."""
+    x, y = choose.choice(values["f"]), choose.choice(values["f"])
+    spread = jnp.diag(jnp.arange(4.0, 4.0 + _SIDE))
+    fn = choose.choice(
+        [
+            lambda: jnp.linalg.solve(_positive(x), y),
+            lambda: _whitened(x, y),
+            lambda: jnp.linalg.qr(_bounded(x) + spread)[0] @ y,
+            lambda: jnp.linalg.inv(_bounded(x) + spread) + y,
+            lambda: jnp.linalg.eigh(spread + _bounded(x + x.T) / 8)[0] * y,
+            lambda: jax.scipy.linalg.lu_factor(_bounded(x) + spread)[0],
+        ]
+    )
+    values["f"].append(fn())
+
+
+def _transform(choose, values):
+    x = choose.choice(values["f"])
+    values["f"].append(jnp.fft.ifft2(jnp.fft.fft2(x) * 1j).real)
+
+
+def _scatter(choose, values):
+    x, y = choose.choice(values["f"]), choose.choice(values["f"])
+    rows = jnp.abs(choose.choice(values["i"])[0]) % _SIDE
+    added = x.at[rows].add(y)
+    values["f"].append(choose.choice([added, added[rows], x.at[0, rows].max(y[1])]))
+
+
+def _window(choose, values):
+    x, y = choose.choice(values["f"]), choose.choice(values["f"])
+    kernel = _bounded(y)[:2, :2].reshape(1, 1, 2, 2)
+    image = x.reshape(1, 1, _SIDE, _SIDE)
+    fn = choose.choice(
+        [
+            lambda: lax.conv(image, kernel, (1, 1), "SAME"),
+            lambda: lax.reduce_window(
+                image, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 1, 1), "SAME"
+            ),
+            lambda: jnp.cumsum(image, axis=2) / _SIDE,
+        ]
+    )
+    values["f"].append(fn().reshape(_SIDE, _SIDE))
+
+
 def _branch(choose, values):
     x = choose.choice(values["f"])
     values["f"].append(lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, x))
@@ -127,6 +212,11 @@ _OPERATIONS = (
     _scan,
     _nested,
     _branch,
+    _with_a_rule,
+    _linear_algebra,
+    _transform,
+    _scatter,
+    _window,
 )
 
 
