@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 from coop_jax import _compat
@@ -22,7 +21,7 @@ from coop_jax.costs import flops
 from coop_jax.merge import equation_key
 from coop_jax.placement import fence_equation
 from coop_jax.pool_gradient import original
-from coop_jax.program import Program
+from coop_jax.program import Program, all_equations
 from coop_jax.trace import CHECKPOINTS, flatten
 
 _BARRIERS = ("coop_fence", "coop_after", "optimization_barrier")
@@ -101,7 +100,7 @@ def executed(closed: Any, donated: tuple[bool, ...]) -> Executed:
 def saved_names(closed: Any) -> frozenset[str]:
     """The names that `jax.ad_checkpoint.checkpoint_name` gave to values of a step."""
     return frozenset(
-        eqn.params["name"] for eqn in _all_equations(closed) if eqn.primitive.name == "name"
+        eqn.params["name"] for eqn in all_equations(closed) if eqn.primitive.name == "name"
     )
 
 
@@ -109,16 +108,5 @@ def recomputes(closed: Any) -> bool:
     """Does a step hold a `jax.checkpoint` that was differentiated?"""
     return any(
         eqn.primitive.name in CHECKPOINTS and eqn.params.get("differentiated")
-        for eqn in _all_equations(closed)
+        for eqn in all_equations(closed)
     )
-
-
-def _all_equations(closed: Any) -> Iterator[Any]:
-    todo = [closed]
-    while todo:
-        jaxpr, _ = _compat.open_jaxpr(todo.pop())
-        for eqn in jaxpr.eqns:
-            yield eqn
-            for value in eqn.params.values():
-                nested = value if isinstance(value, (tuple, list)) else (value,)
-                todo += [v for v in nested if _compat.is_jaxpr(v)]
