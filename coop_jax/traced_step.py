@@ -84,6 +84,11 @@ class TracedStep:
         return dataclasses.replace(step, program=program)
 
     @property
+    def fn(self) -> Callable:
+        """The step as written, not jitted."""
+        return _compat_jit.jit_parts(self.jitted)[0]
+
+    @property
     def jit_options(self) -> dict[str, Any]:
         """Options of `jax.jit`, and what XLA is told besides."""
         return _compat_jit.jit_parts(self.jitted)[1]
@@ -117,8 +122,7 @@ class TracedStep:
             results = run(*self.captured, *self.leaves(args, kwargs))
             return jax.tree.unflatten(self.out_tree, results)
 
-        fn, _ = _compat_jit.jit_parts(self.jitted)
-        return functools.update_wrapper(step, fn, updated=())
+        return functools.update_wrapper(step, self.fn, updated=())
 
     def jit(self, program: Program) -> Any:
         """A program, jitted with the step's options; one object for each program.
@@ -139,8 +143,7 @@ class TracedStep:
             results = self._typed_as_written(results)
             return arena, jax.tree.unflatten(self.out_tree, results)
 
-        fn, _ = _compat_jit.jit_parts(self.jitted)
-        step = with_arena_parameter(functools.update_wrapper(step, fn, updated=()))
+        step = with_arena_parameter(functools.update_wrapper(step, self.fn, updated=()))
         on_device = jax.sharding.SingleDeviceSharding(self.device())
         place = jax.ShapeDtypeStruct(arena.shape, arena.dtype, sharding=on_device)
         with _without_donation_warning():

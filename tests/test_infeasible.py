@@ -36,7 +36,10 @@ class Asked:
         return sum(line.startswith("compilation") for line in lines)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 12))],
+)
 def test_the_budget_named_is_the_smallest_that_works(seed):
     fn, args, options = random_step(seed)
     asked = Asked(fn, args, **options)

@@ -48,7 +48,10 @@ def nudged(state, dtype):
     return state._replace(params=jax.tree.map(lambda p: p * scale, state.params))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+# Half a minute each.
+@pytest.mark.parametrize(
+    "dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_losses_over_20_steps(name, dtype):
     problem = PROBLEMS[name](jnp.dtype(dtype))

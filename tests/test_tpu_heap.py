@@ -15,7 +15,13 @@ from coop_jax.graph import build_graph
 from coop_jax.layered import layered_schedules
 from coop_jax.lifetimes import lifetimes
 from coop_jax.measure import compile_measured, memory_figures
-from coop_jax.plan import PlanOptions, plan_pool, planner_options, unconstrained
+from coop_jax.plan import (
+    PlanOptions,
+    plan_pool,
+    planner_options,
+    smallest_of,
+    unconstrained,
+)
 from coop_jax.realize import XlaPlacement
 from coop_jax.scanned_search import ScannedSearch, _less_alike
 
@@ -121,7 +127,13 @@ def scanned_search(made, missed_by=None):
         compiled.append(Measured(candidate, executable, total))
         return compiled[-1]
 
-    search = ScannedSearch([graph], OPTIONS, figures.fixed_bytes, compile_plan)
+    search = ScannedSearch(
+        [graph],
+        OPTIONS,
+        figures.fixed_bytes,
+        compile_plan,
+        lambda graphs: smallest_of(graphs, OPTIONS),
+    )
     return search, compiled, guarded
 
 

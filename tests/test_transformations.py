@@ -24,6 +24,7 @@ from steps import (
 
 import coop_jax
 from coop_jax import remat_train_step
+from coop_jax.program import all_equations
 
 
 @jax.custom_vjp
@@ -148,8 +149,7 @@ def test_forward_derivatives(name, budget):
 def with_rules(function, seed):
     """A random program whose floats pass functions with derivative rules of their own."""
     choose = random.Random(seed)
-    rules = [kink, jnp.sin] if seed % 2 else [straight_through, kink, jnp.sin]
-    before, after = (choose.choice(rules) for _ in range(2))
+    before, after = (choose.choice([straight_through, kink, jnp.sin]) for _ in range(2))
 
     def step(floats, integers, flags, key):
         made = function(before(floats), integers, flags, key)
@@ -165,7 +165,7 @@ def with_rules(function, seed):
     [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 10))],
 )
 def test_random_programs_under_transformations(seed):
-    function, (floats, integers, flags, key) = random_function(seed, 25)
+    function, (floats, integers, flags, key) = random_function(seed, 18)
     step = with_rules(function, seed)
     planned = planned_of(step, "60%")
 
@@ -179,7 +179,8 @@ def test_random_programs_under_transformations(seed):
         lambda f: jax.vmap(lambda x: f(x, integers, flags, key))(jnp.stack([floats] * 2)),
         lambda f: jax.vmap(jax.grad(summed(f)))(jnp.stack([floats, -floats])),
     ]
-    if seed % 2:  # no rule that only goes backwards
+    names = map(str, all_equations(jax.make_jaxpr(step)(floats, integers, flags, key)))
+    if not any("custom_vjp" in name for name in names):  # which only go backwards
         transforms.append(lambda f: jax.jvp(summed(f), (floats,), (floats,)))
     for transform in transforms:
         expected, found = transform(step), transform(planned)

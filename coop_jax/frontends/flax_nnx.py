@@ -27,9 +27,14 @@ def _nnx() -> Any:
 
 
 def is_node(value: Any) -> bool:
-    """Is it a module, optimizer, metric, `Rngs` or variable of Flax NNX?"""
+    """Is it a module, optimizer, metric, `Rngs` or variable of Flax NNX?
+
+    A reference of JAX's own is a node to Flax, too, but `jax.jit` takes it as it is.
+    """
     nnx = _nnx()
-    return nnx is not None and nnx.graphlib.is_graph_node(value)
+    if nnx is None or nnx.graphlib.is_array_ref(value):
+        return False
+    return nnx.graphlib.is_graph_node(value)
 
 
 def has_nodes(tree: Any) -> bool:

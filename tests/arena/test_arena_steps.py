@@ -44,12 +44,23 @@ def losses(step, problem):
 @pytest.mark.parametrize(
     "dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "transformer",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("convnet", "mixer")),
+    ],
+)
 def test_twenty_losses_are_the_same(name, dtype):
     """As of the step as written, and of the same budget without an arena."""
     problem = PROBLEMS[name](jnp.dtype(dtype))
-    in_arena = arena_step(problem.train_step, donate_argnums=0, arena_debug=True)
-    by_xla = coop_jax.remat_train_step(problem.train_step, budget="60%", donate_argnums=0)
+    # Where values lie is what is tested, not which: this planner is the fast one.
+    in_arena = arena_step(
+        problem.train_step, planner="lookahead", donate_argnums=0, arena_debug=True
+    )
+    by_xla = coop_jax.remat_train_step(
+        problem.train_step, budget="60%", planner="lookahead", donate_argnums=0
+    )
     as_written = jax.jit(problem.train_step, donate_argnums=0)
     plan = in_arena.plan(problem.state, problem.batch, problem.key)
     assert plan.measured_bytes <= plan.budget_bytes
