@@ -15,7 +15,7 @@ from coop_jax.arena import NO_ARENA, ArenaPlan
 from coop_jax.arena_run import StepWithArena
 from coop_jax.arena_stats import ArenaStats, planned_stats, recorded_stats
 from coop_jax.budget import format_bytes, resolve_budget
-from coop_jax.candidates import Candidate, Measured
+from coop_jax.candidates import MAX_COMPILATIONS, Candidate, Measured
 from coop_jax.costs import aval_bytes, flops
 from coop_jax.errors import InfeasibleBudgetError
 from coop_jax.graph import StepGraph, build_graph
@@ -145,7 +145,7 @@ def fit_smallest(
     """As `fit_step`, at the smallest budget that works."""
     _, unmodified_bytes, tagged = unmodified
     search = _search(traced, planner, log, tagged, XLA_PLACES)
-    found = search.smallest()
+    found = search.smallest(MAX_COMPILATIONS)
     return _fitted(traced, search, found, found.total_bytes, unmodified_bytes)
 
 

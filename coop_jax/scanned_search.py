@@ -100,10 +100,10 @@ class ScannedSearch:
             error = max(over // 2, -room // _LIKELY_LUCK)
         return found
 
-    def tightest(self, budget_bytes: int) -> Measured:
+    def tightest(self, budget_bytes: int, num_left: int = MAX_TIGHTEST) -> Measured:
         """The first of the tightest plans that keeps the budget, or else the smallest.
 
-        The plans are the same for every budget.
+        The plans are the same for every budget; `num_left` of them may be compiled.
         """
         self._is_guarded = False
         _, smallest = self._smallest_of(tuple(self._graphs))
@@ -112,7 +112,7 @@ class ScannedSearch:
         for plan in _less_alike(plans):
             tried += self._compile(plan, budget_bytes, may_try_both=not tried)
             fits = least(tried[-1]) <= (False, budget_bytes)
-            if fits or len(tried) >= MAX_TIGHTEST:
+            if fits or len(tried) >= num_left:
                 break
         return min(tried, key=least)
 

@@ -17,6 +17,7 @@ from coop_jax.budget import format_bytes
 from coop_jax.candidates import (
     GAIN_WORTH_TRYING,
     MAX_BESIDE_TIGHTEST,
+    MAX_TIGHTEST,
     Candidate,
     Measured,
     least,
@@ -144,9 +145,13 @@ class BudgetSearch:
             budget_bytes, found.total_bytes, is_predicted=found.compiled is None
         )
 
-    def smallest(self) -> Measured:
-        """The step that needs the least of those tried when no budget is small enough."""
-        return self._search().tightest(0)
+    def smallest(self, num_left: int = MAX_TIGHTEST) -> Measured:
+        """The step that needs the least of those tried when no budget is small enough.
+
+        Arguments:
+            num_left: how many plans may be compiled.
+        """
+        return self._search().tightest(0, num_left)
 
     def _improved(
         self, search: ScannedSearch | CorrectedSearch, found: Measured, budget_bytes: int

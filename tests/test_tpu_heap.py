@@ -194,7 +194,7 @@ def test_guards_stand_where_a_plan_gets_out_of_hand(made, monkeypatch, missed_by
         lambda *args: [plan for plan in searched(*args) if not plan.is_layered],
     )
     search, compiled, guarded = scanned_search(made, missed_by)
-    found = search.tightest(0)
+    found = search.tightest(0, num_left=3)
     assert guarded[: len(tries)] == tries
     assert found.total_bytes == min(m.total_bytes for m in compiled)
     plans = [m.candidate.schedule for m in compiled]
@@ -213,7 +213,7 @@ def test_layered_plans_have_no_guards(made, monkeypatch):
     assert all(plan.is_layered for plan in plans)
     monkeypatch.setattr("coop_jax.scanned_search.scan_tightest", lambda *_: plans)
     search, compiled, guarded = scanned_search(made, (1 << 20, 0))
-    search.tightest(0)
+    search.tightest(0, num_left=3)
     assert len(compiled) == min(3, len(plans))
     assert not any(guarded)
 
