@@ -40,7 +40,7 @@ from coop_jax.scanned_search import ScannedSearch
 # planner's lower bound: tight plans need up to twice what is predicted when compiled.
 _AMPLE = 3
 # A compiled plan that needs so many times what was expected says little about others.
-_FAR_MORE = 1.25
+_FAR_MORE = 1.5
 
 
 class BudgetSearch:

@@ -544,5 +544,6 @@ def test_a_donated_argument_cannot_be_used_again():
     weights, x = arrays()
     step = remat_train_step(update, budget=BUDGET, planner="lookahead", donate_argnums=0)
     step(weights, x)
-    with pytest.raises(RuntimeError, match="deleted"):
+    # Which of the two depends on the version of JAX.
+    with pytest.raises((RuntimeError, ValueError), match="deleted"):
         step(weights, x)
