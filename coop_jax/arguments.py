@@ -59,8 +59,7 @@ def map_dynamic(
     jitted: Any, fn: Callable[[Any], Any], args: tuple, kwargs: dict
 ) -> tuple[tuple, dict]:
     """The arguments with a function applied to each that is not static."""
-    static_nums, static_names = _compat_jit.static_arguments(jitted)
-    nums = {i % len(args) for i in static_nums if -len(args) <= i < len(args)}
+    nums, static_names = _static(jitted, args)
     return (
         tuple(a if i in nums else fn(a) for i, a in enumerate(args)),
         {k: v if k in static_names else fn(v) for k, v in kwargs.items()},
@@ -69,9 +68,14 @@ def map_dynamic(
 
 def without_static(jitted: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """The arguments that are not static."""
-    static_nums, static_names = _compat_jit.static_arguments(jitted)
-    nums = {i % len(args) for i in static_nums if -len(args) <= i < len(args)}
+    nums, static_names = _static(jitted, args)
     return (
         tuple(a for i, a in enumerate(args) if i not in nums),
         {k: v for k, v in kwargs.items() if k not in static_names},
     )
+
+
+def _static(jitted: Any, args: tuple) -> tuple[set[int], tuple[str, ...]]:
+    """Positions and names of the static arguments of a call."""
+    nums, names = _compat_jit.static_arguments(jitted)
+    return {i % len(args) for i in nums if -len(args) <= i < len(args)}, names
