@@ -75,7 +75,7 @@ def run_in_a_process(code, directory, *, by_environment=True):
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
     ran = subprocess.run(
-        [sys.executable, "-c", _STEP + code, str(directory)],
+        [sys.executable, "-P", "-c", _STEP + code, str(directory)],
         env={**os.environ, **(settings if by_environment else {})},
         capture_output=True,
         text=True,

@@ -59,7 +59,7 @@ def test_rates_of_a_processor_are_those_of_every_processor(tmp_path):
     )
     home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     run = subprocess.run(
-        [sys.executable, "-c", ask],
+        [sys.executable, "-P", "-c", ask],
         env={**os.environ, **home, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
