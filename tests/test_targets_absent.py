@@ -240,6 +240,9 @@ print(jax.numpy.ones(3).sum(), device.device_kind)
 """
     environment = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", program], env=environment, capture_output=True, text=True
+        [sys.executable, "-P", "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.stdout.startswith("3.0 NVIDIA H200"), done.stderr
