@@ -24,6 +24,7 @@ from coop_jax.report import Plan, planned_plan, unmodified_plan
 from coop_jax.search.candidates import MAX_COMPILATIONS, Candidate, Measured
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.placements import ArenaPlacement, XlaPlacement
+from coop_jax.search.problem import Problem
 from coop_jax.targets import Target, target_of
 from coop_jax.trace.costs import aval_bytes, flops
 from coop_jax.trace.program import Program
@@ -179,18 +180,21 @@ def _search(
 
     graphs = with_scratch({})
     log(f"graph: {graphs[0]}")
+    placement = placing.placement(traced, None if tagged is None else materialization)
     return BudgetSearch(
-        graphs,
-        options,
-        fixed_bytes,
-        placing.placement(traced, None if tagged is None else materialization),
-        traced.compile,
-        log,
-        with_scratch,
-        readable=traced.readable,
-        least_fixed_bytes=least_fixed_bytes,
-        unmodified_bytes=works_bytes,
-        caller=caller,
+        Problem(
+            graphs,
+            options,
+            fixed_bytes,
+            placement,
+            traced.compile,
+            log,
+            with_scratch,
+            readable=traced.readable,
+            least_fixed_bytes=least_fixed_bytes,
+            unmodified_bytes=works_bytes,
+            caller=caller,
+        )
     )
 
 
@@ -280,14 +284,16 @@ def predict_step(
         return program
     placement = XLA_PLACES.placement(traced)
     search = BudgetSearch(
-        graphs,
-        options,
-        fixed_bytes,
-        placement,
-        traced.compile,
-        lambda line: None,
-        unmodified_bytes=unmodified,
-        caller=caller,
+        Problem(
+            graphs,
+            options,
+            fixed_bytes,
+            placement,
+            traced.compile,
+            lambda line: None,
+            unmodified_bytes=unmodified,
+            caller=caller,
+        )
     )
     try:
         candidate = search.predict(budget_bytes)

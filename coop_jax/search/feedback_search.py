@@ -10,19 +10,7 @@ much the plan missed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-from coop_jax.graph.step_graph import StepGraph
-from coop_jax.plan.planner import (
-    Planned,
-    PlanOptions,
-    Schedule,
-    SmallestOf,
-    key_of,
-    least_recomputation,
-    plan_pool,
-)
+from coop_jax.plan.planner import Planned, key_of, least_recomputation, plan_pool
 from coop_jax.search.candidates import (
     GAIN_WORTH_TRYING,
     LEAST_STEP,
@@ -33,7 +21,7 @@ from coop_jax.search.candidates import (
     least,
 )
 from coop_jax.search.live_bytes_feedback import scratch_needed
-from coop_jax.trace.program import Program
+from coop_jax.search.problem import Problem
 
 # A first plan leaves this part of the room free: most compiled steps need up to about a
 # hundredth more or less than planned, and a second compilation takes minutes where the
@@ -48,44 +36,12 @@ _FLOOR_PREFERENCES = (0.95, 0.9, 0.85, 0.8, 0.7)
 # compilations.
 _MOST_SKIPPED = 4
 
-WithScratch = Callable[[Mapping[int, int]], Sequence[StepGraph]]
 
+class FeedbackSearch:
+    """Plans, compiles, learns and plans again."""
 
-class CorrectedSearch:
-    """Plans, compiles, learns and plans again.
-
-    Arguments:
-        graphs: the step's graph, in every order of operations that it may be planned in.
-        options: of the planner.
-        fixed_bytes: arguments and results.
-        expected_bytes: what the compiled step of a plan is expected to need beside them.
-        compile_plan: compiles a plan, given what an earlier one was missed by in bytes.
-        smallest_of: the smallest pool that can be planned in any of a step's orders.
-        with_scratch: the graphs again, with scratch in bytes of equations; None: of a
-            plan that misses only the difference is known.
-        readable: a compiled program again so that what XLA stores can be read of it; None:
-            it can be anyway.
-    """
-
-    def __init__(
-        self,
-        graphs: Sequence[StepGraph],
-        options: PlanOptions,
-        fixed_bytes: int,
-        expected_bytes: Callable[[StepGraph, Schedule], int],
-        compile_plan: Callable[[StepGraph, Schedule, int], Measured],
-        smallest_of: SmallestOf,
-        with_scratch: WithScratch | None = None,
-        readable: Callable[[Program, Any], Any] | None = None,
-    ) -> None:
-        self._as_read = graphs
-        self._options = options
-        self._fixed_bytes = fixed_bytes
-        self._expected_bytes = expected_bytes
-        self._compile_plan = compile_plan
-        self._smallest_of = smallest_of
-        self._with_scratch = with_scratch
-        self._readable = readable
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
         self._forget()
 
     def best(self, budget_bytes: int, num_left: int = MAX_COMPILATIONS) -> Measured | None:
@@ -97,7 +53,7 @@ class CorrectedSearch:
             num_left: how many plans may be compiled.
         """
         self._forget()
-        room = budget_bytes - self._fixed_bytes
+        room = budget_bytes - self._problem.fixed_bytes
         preferred, error, margin = room - int(_MARGIN * room), 0, 0
         worst = 0  # By how much a plan was missed.
         best: Measured | None = None
@@ -108,7 +64,7 @@ class CorrectedSearch:
             planned = self._plan(room, preferred)
             excess = 0
             if planned is not None and best is None:
-                excess = self._planned_bytes(*planned) + margin - budget_bytes
+                excess = self._problem.planned_bytes(*planned) + margin - budget_bytes
             if planned is not None and excess > 0 and len(skipped) < may_skip:
                 skipped.append(planned)
                 preferred -= max(excess, room // LEAST_STEP)
@@ -131,12 +87,12 @@ class CorrectedSearch:
                 preferred -= room // 50
                 continue
             seen.add(key_of(*planned))
-            measured = self._compile_plan(*planned, error)
+            measured = self._problem.compile_plan(*planned, error)
             over = measured.total_bytes - budget_bytes
             if over > 0 or measured.compiled is None:
                 if best is not None:
                     break
-                error = measured.total_bytes - self._planned_bytes(*planned)
+                error = measured.total_bytes - self._problem.planned_bytes(*planned)
                 worst = max(worst, error)
                 less = len(seen) * (over + over // 8)
                 # The next plan may be missed by a little more than this one.
@@ -178,18 +134,18 @@ class CorrectedSearch:
             if not plans:
                 break
             planned = self._likeliest(plans)
-            measured = self._compile_plan(*planned, error)
+            measured = self._problem.compile_plan(*planned, error)
             tried[key_of(*planned)] = measured
             if least(measured) <= (False, budget_bytes):
                 break
-            error = measured.total_bytes - self._planned_bytes(*planned)
+            error = measured.total_bytes - self._problem.planned_bytes(*planned)
             if self._learn(planned, measured):
                 plans, error = None, 0
         return min(tried.values(), key=least)
 
     def _likeliest(self, plans: list[Planned]) -> Planned:
         """The first, unless another is expected to need clearly less."""
-        expected = [self._planned_bytes(*plan) for plan in plans]
+        expected = [self._problem.planned_bytes(*plan) for plan in plans]
         least_bytes = min(expected)
         if expected[0] <= least_bytes + least_bytes // LEAST_STEP:
             return plans[0]
@@ -199,36 +155,34 @@ class CorrectedSearch:
         """Few operations need all of the smallest pool. XLA places what the others keep
         worse than the plan does, and so above it: with less for them, the compiled step
         is smaller up to a point."""
-        graph, smallest = self._smallest_of(tuple(self._graphs))
+        graph, smallest = self._problem.smallest_of(self._graphs)
         pool = smallest.pool_bytes
         schedules = [smallest.schedule] + [
-            plan_pool(graph, pool, self._options, int(part * pool))
+            plan_pool(graph, pool, self._problem.options, int(part * pool))
             for part in _FLOOR_PREFERENCES
         ]
         return [(graph, schedule) for schedule in schedules if schedule is not None]
 
     def _plan(self, room: int, preferred: int | None = None) -> Planned | None:
-        return least_recomputation(self._graphs, self._options, room, preferred)
-
-    def _planned_bytes(self, graph: StepGraph, schedule: Schedule) -> int:
-        return self._fixed_bytes + self._expected_bytes(graph, schedule)
+        return least_recomputation(self._graphs, self._problem.options, room, preferred)
 
     def _forget(self) -> None:
-        self._graphs, self._scratch = self._as_read, {}
+        self._graphs, self._scratch = self._problem.graphs, {}
 
     def _learn(self, planned: Planned, measured: Measured) -> bool:
         """Put what XLA kept alive beyond the plan into the graphs; was there anything?"""
-        if self._with_scratch is None or measured.compiled is None:
+        problem = self._problem
+        if problem.with_scratch is None or measured.compiled is None:
             return False
         if measured.candidate.realized.arena is not None:
             return False
         compiled = measured.compiled
-        if self._readable is not None:
+        if problem.readable is not None:
             program = measured.candidate.realized.program
-            compiled = self._readable(program, compiled)
+            compiled = problem.readable(program, compiled)
         needed = scratch_needed(*planned, compiled)
         for index, size in needed.items():
             self._scratch[index] = max(self._scratch.get(index, 0), size)
         if needed:
-            self._graphs = self._with_scratch(self._scratch)
+            self._graphs = problem.with_scratch(self._scratch)
         return bool(needed)

@@ -3,51 +3,30 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from coop_jax.base.errors import InfeasibleBudgetError
-from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.least_possible import Blocking, Least, blocking_at, least_possible
-from coop_jax.plan.planner import PlanOptions, SmallestOf
+from coop_jax.search.problem import Problem
 
 
 class Refusals:
-    """Makes the errors of a step's budgets.
+    """Makes the errors of a step's budgets."""
 
-    Arguments:
-        graphs: the step's graph, in every order of operations that it may be planned in.
-        options: of the planner.
-        fixed_bytes: arguments and results.
-        near_bytes: memory that is not counted and that XLA may use instead.
-        unmodified_bytes: what the step as written needs; None if that is not known, or
-            XLA refuses to compile it.
-        caller: the function that the budget was given to.
-        smallest_of: the smallest pool that can be planned in any of a step's orders.
-    """
-
-    def __init__(
-        self,
-        graphs: Sequence[StepGraph],
-        options: PlanOptions,
-        fixed_bytes: int,
-        near_bytes: int,
-        unmodified_bytes: int | None,
-        caller: str,
-        smallest_of: SmallestOf,
-    ) -> None:
-        self._graphs = tuple(graphs)
-        self._options = options
-        self._fixed_bytes = fixed_bytes
-        self._near_bytes = near_bytes
-        self._unmodified_bytes = unmodified_bytes
-        self._caller = caller
-        self._smallest_of = smallest_of
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        assert problem.least_fixed_bytes is not None, "`Problem` sets it"
+        self._fixed_bytes = problem.least_fixed_bytes
 
     @functools.cached_property
     def least(self) -> Least:
         """What no plan can go below."""
+        problem = self._problem
+        # Memory that is not counted and that XLA may use instead.
+        has_near = problem.placement.backend.has_second_memory
+        near_bytes = problem.graphs[0].target.near_bytes if has_near else 0
         return least_possible(
-            self._graphs, self._options, self._fixed_bytes, self._near_bytes
+            problem.graphs, problem.options, self._fixed_bytes, near_bytes
         )
 
     @property
@@ -62,7 +41,7 @@ class Refusals:
         Arguments:
             find_needed: finds what the smallest compiled step needs, in bytes.
         """
-        unmodified_bytes = self._unmodified_bytes
+        unmodified_bytes = self._problem.unmodified_bytes
         if unmodified_bytes is not None and self.least.bytes >= unmodified_bytes:
             return self._error(budget_bytes, unmodified_bytes, self.least.blocking)
         return self._error(
@@ -79,8 +58,8 @@ class Refusals:
             is_predicted: it was not compiled.
         """
         blocking = self.least.blocking
-        if self._graphs[0].operations:
-            graph, smallest = self._smallest_of(self._graphs)
+        if self._problem.graphs[0].operations:
+            graph, smallest = self._problem.smallest_of(self._problem.graphs)
             blocking = blocking_at(graph, smallest.blocking_operation, smallest.pool_bytes)
         return self._error(
             budget_bytes, self._works(needed_bytes), blocking, is_predicted=is_predicted
@@ -89,9 +68,9 @@ class Refusals:
     def _works(self, needed_bytes: int) -> int:
         """The smallest budget that is kept where the smallest plan needs so much."""
         needed_bytes = max(needed_bytes, self.least.bytes)
-        if self._unmodified_bytes is None:
+        if self._problem.unmodified_bytes is None:
             return needed_bytes
-        return min(needed_bytes, self._unmodified_bytes)
+        return min(needed_bytes, self._problem.unmodified_bytes)
 
     def _error(
         self,
@@ -106,8 +85,8 @@ class Refusals:
             smallest_bytes,
             blocking.operation,
             least_bytes=self.least.bytes,
-            unmodified_bytes=self._unmodified_bytes,
+            unmodified_bytes=self._problem.unmodified_bytes,
             advice=blocking.advice,
             is_predicted=is_predicted,
-            caller=self._caller,
+            caller=self._problem.caller,
         )

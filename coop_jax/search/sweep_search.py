@@ -1,16 +1,12 @@
 """Sweep search: the plan for a budget where XLA packs worse than a plan does.
 
-As `CorrectedSearch`, for a TPU: not one plan at a time, corrected by what the last one was
+As `FeedbackSearch`, for a TPU: not one plan at a time, corrected by what the last one was
 missed by, but of many plans those that are likely to fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from coop_jax.backends.tpu.pool_sweep import Scanned, scan_down, scan_tightest
-from coop_jax.graph.step_graph import StepGraph
-from coop_jax.plan.planner import PlanOptions, SmallestOf
 from coop_jax.search.candidates import (
     GAIN_WORTH_TRYING,
     LEAST_STEP,
@@ -20,6 +16,7 @@ from coop_jax.search.candidates import (
     Measured,
     least,
 )
+from coop_jax.search.problem import Problem
 
 # A first plan that needs this part of its pool more than expected is compiled with guards
 # as well.
@@ -31,30 +28,11 @@ _LIKELY_LUCK = 20
 _LUCK_OF_LAYERED = 40
 
 
-class ScannedSearch:
-    """Plans for many pools, and compiles the most promising.
+class SweepSearch:
+    """Plans for many pools, and compiles the most promising."""
 
-    Arguments:
-        graphs: the step's graph, in every order of operations that it may be planned in.
-        options: of the planner.
-        fixed_bytes: arguments and results.
-        compile_plan: compiles a plan, with guards if told so (`segments.cut`).
-        smallest_of: the smallest pool that can be planned in any of a step's orders.
-    """
-
-    def __init__(
-        self,
-        graphs: Sequence[StepGraph],
-        options: PlanOptions,
-        fixed_bytes: int,
-        compile_plan: Callable[..., Measured],
-        smallest_of: SmallestOf,
-    ) -> None:
-        self._graphs = graphs
-        self._options = options
-        self._fixed_bytes = fixed_bytes
-        self._compile_plan = compile_plan
-        self._smallest_of = smallest_of
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
         self._is_guarded = False  # Plans from here on.
 
     def best(self, budget_bytes: int, num_left: int = MAX_COMPILATIONS) -> Measured | None:
@@ -64,8 +42,9 @@ class ScannedSearch:
             num_left: how many plans may be compiled.
         """
         self._is_guarded = False
-        room = budget_bytes - self._fixed_bytes
-        plans = scan_down(self._graphs, self._options, room) if room > 0 else []
+        room = budget_bytes - self._problem.fixed_bytes
+        problem = self._problem
+        plans = scan_down(problem.graphs, problem.options, room) if room > 0 else []
         found: Measured | None = None
         tried: set[bytes] = set()
         error = 0  # To be left free for it, unless a plan is layered.
@@ -106,8 +85,9 @@ class ScannedSearch:
         The plans are the same for every budget; `num_left` of them may be compiled.
         """
         self._is_guarded = False
-        _, smallest = self._smallest_of(tuple(self._graphs))
-        plans = scan_tightest(self._graphs, self._options, smallest.pool_bytes)
+        problem = self._problem
+        _, smallest = problem.smallest_of(problem.graphs)
+        plans = scan_tightest(problem.graphs, problem.options, smallest.pool_bytes)
         tried: list[Measured] = []
         for plan in _less_alike(plans):
             tried += self._compile(plan, budget_bytes, may_try_both=not tried)
@@ -126,17 +106,18 @@ class ScannedSearch:
         of a step.
         """
         if plan.is_layered:
-            return [self._compile_plan(plan.graph, plan.schedule, is_guarded=False)]
-        measured = self._compile_plan(
+            return [self._problem.compile_plan(plan.graph, plan.schedule, is_guarded=False)]
+        measured = self._problem.compile_plan(
             plan.graph, plan.schedule, is_guarded=self._is_guarded
         )
         planned_bytes = measured.candidate.planned_bytes
         missed_by = measured.total_bytes - planned_bytes
-        is_in_hand = missed_by <= (planned_bytes - self._fixed_bytes) // _OUT_OF_HAND
+        planned_room = planned_bytes - self._problem.fixed_bytes
+        is_in_hand = missed_by <= planned_room // _OUT_OF_HAND
         fits = least(measured) <= (False, budget_bytes)
         if fits or is_in_hand or not may_try_both:
             return [measured]
-        other = self._compile_plan(
+        other = self._problem.compile_plan(
             plan.graph, plan.schedule, is_guarded=not self._is_guarded
         )
         if other is measured:  # There are no guards in this plan.

@@ -6,6 +6,7 @@ from steps import compiled_graph, mlp_arguments, mlp_step, traced, xla_placement
 from coop_jax import InfeasibleBudgetError, PlanOptions
 from coop_jax.plan.planner import planner_options
 from coop_jax.search.driver import BudgetSearch
+from coop_jax.search.problem import Problem
 from coop_jax.xla.memory_figures import memory_figures
 
 
@@ -19,7 +20,7 @@ def made():
 def search(made, compile_program=None, figures_shift=0, options=None):
     step, graph, figures = made
     lines = []
-    found = BudgetSearch(
+    problem = Problem(
         [graph],
         PlanOptions() if options is None else options,
         figures.fixed_bytes + figures_shift,
@@ -27,7 +28,7 @@ def search(made, compile_program=None, figures_shift=0, options=None):
         compile_program or step.compile,
         lines.append,
     )
-    return found, lines
+    return BudgetSearch(problem), lines
 
 
 @pytest.mark.parametrize("percent", [95, 85, 75, 65])
@@ -45,13 +46,13 @@ def test_what_is_expected_to_miss_is_not_compiled(made, percent):
     budget = made[2].total_bytes * percent // 100
     compiled = []
     found, lines = search(made, options=planner_options("search", 64))
-    candidate_of = found._candidate
+    candidate_of = found.problem.candidate
 
     def candidate(*plan, **options):
         compiled.append(candidate_of(*plan, **options))
         return compiled[-1]
 
-    found._candidate = candidate
+    found.problem.candidate = candidate
     assert found.run(budget).total_bytes <= budget
     assert len(compiled) == len(lines)
     assert all(c.planned_bytes <= budget for c in compiled)

@@ -14,6 +14,7 @@ from coop_jax.plan.live_ranges import lifetimes
 from coop_jax.plan.planner import expected_bytes, key_of, planner_options, smallest_pool
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.live_bytes_feedback import _executions, scratch_needed
+from coop_jax.search.problem import Problem
 from coop_jax.xla import absent_devices, liveness
 from coop_jax.xla.buffer_assignment import (
     assigned_buffers,
@@ -142,7 +143,7 @@ def test_every_part_of_a_compiled_plan_has_its_execution(read):
 
 def searches(read, with_scratch, believed_less=0):
     lines = []
-    search = BudgetSearch(
+    problem = Problem(
         [read.graph],
         OPTIONS,
         read.fixed_bytes - believed_less,
@@ -151,7 +152,7 @@ def searches(read, with_scratch, believed_less=0):
         lines.append,
         with_scratch,
     )
-    return search, lines
+    return BudgetSearch(problem), lines
 
 
 def test_a_search_learns(read):

@@ -16,7 +16,7 @@ from steps import NEEDS_CUDA, NEEDS_TPU, mlp_arguments, mlp_step
 
 import coop_jax
 from coop_jax import pipeline, targets
-from coop_jax.search import driver
+from coop_jax.search import problem
 from coop_jax.xla import absent_devices, memory_figures
 
 GPUS = ["a100", "h100", "h200", "b200"]
@@ -170,7 +170,7 @@ def test_a_step_that_xla_refuses_to_compile_as_written(arguments, monkeypatch):
             return (compiled if total <= limit else None), total
 
         monkeypatch.setattr(pipeline, "compile_measured", compile_measured)
-        monkeypatch.setattr(driver, "compile_measured", compile_measured)
+        monkeypatch.setattr(problem, "compile_measured", compile_measured)
 
     refuse_above(0.8 * needed)
     options = {"budget": int(0.75 * needed), "planner": "lookahead"}
@@ -184,7 +184,7 @@ def test_a_step_that_xla_refuses_to_compile_as_written(arguments, monkeypatch):
 
 @pytest.mark.parametrize("name", GPUS)
 def test_device_descriptions_are_shipped(name):
-    folder = pathlib.Path(coop_jax.__file__).parent / "target_configs"
+    folder = pathlib.Path(coop_jax.__file__).parent / "xla/target_configs"
     text = (folder / f"{name}.txtpb").read_text()
     assert f"device_memory_size: {targets.named(name).memory_bytes}" in text
 

@@ -19,11 +19,11 @@ from coop_jax.plan.planner import (
     PlanOptions,
     plan_pool,
     planner_options,
-    smallest_of,
     unconstrained,
 )
 from coop_jax.search.candidates import Candidate, Measured
-from coop_jax.search.sweep_search import ScannedSearch, _less_alike
+from coop_jax.search.problem import Problem
+from coop_jax.search.sweep_search import SweepSearch, _less_alike
 from coop_jax.xla.memory_figures import compile_measured, memory_figures
 
 # A fast planner: what is tested here is what is done with its plans.
@@ -128,14 +128,11 @@ def scanned_search(made, missed_by=None):
         compiled.append(Measured(candidate, executable, total))
         return compiled[-1]
 
-    search = ScannedSearch(
-        [graph],
-        OPTIONS,
-        figures.fixed_bytes,
-        compile_plan,
-        lambda graphs: smallest_of(graphs, OPTIONS),
+    problem = Problem(
+        [graph], OPTIONS, figures.fixed_bytes, placement, step.compile, lambda line: None
     )
-    return search, compiled, guarded
+    problem.compile_plan = compile_plan
+    return SweepSearch(problem), compiled, guarded
 
 
 @pytest.mark.parametrize("percent", [90, 75, 60])

@@ -1,0 +1,121 @@
+"""Problem: a step whose plans are searched, and how a plan of it is judged.
+
+Every search asks the same questions of a plan: its expected bytes, its program, and,
+compiled, XLA's figure. A plan is compiled once, whichever search asks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from coop_jax.base.budget import format_bytes
+from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.planner import PlanOptions, SmallestPool, key_of, smallest_of
+from coop_jax.search.candidates import Candidate, Measured
+from coop_jax.search.placements import XlaPlacement
+from coop_jax.trace.program import Program
+from coop_jax.xla.memory_figures import compile_measured
+
+WithScratch = Callable[[Mapping[int, int]], Sequence[StepGraph]]
+
+
+@dataclasses.dataclass(eq=False)
+class Problem:
+    """A step whose plans are searched.
+
+    Attributes:
+        graphs: the step's graph, in every order of operations that it may be planned in.
+        options: of the planner.
+        fixed_bytes: arguments, results and whatever else no plan changes.
+        placement: makes programs of schedules.
+        compile_program: compiles a rewritten program.
+        log: receives a line for every compilation.
+        with_scratch: the graphs again, with scratch of equations in bytes; None: of a
+            plan that misses only the difference is known.
+        readable: a compiled program again so that what XLA stores can be read of it; None:
+            it can be anyway.
+        least_fixed_bytes: arguments and results alone; None: `fixed_bytes`.
+        unmodified_bytes: of the step as written, which is a budget that works; None if
+            that is not known, or XLA refuses to compile it.
+        caller: the function that errors name.
+    """
+
+    graphs: Sequence[StepGraph]
+    options: PlanOptions
+    fixed_bytes: int
+    placement: XlaPlacement
+    compile_program: Callable[[Program], Any]
+    log: Callable[[str], None]
+    with_scratch: WithScratch | None = None
+    readable: Callable[[Program, Any], Any] | None = None
+    least_fixed_bytes: int | None = None
+    unmodified_bytes: int | None = None
+    caller: str = "remat_train_step"
+
+    def __post_init__(self) -> None:
+        if self.least_fixed_bytes is None:
+            self.least_fixed_bytes = self.fixed_bytes
+        self._compiled: dict[tuple[bytes, int], Measured] = {}
+        self._smallest: dict[tuple[StepGraph, ...], tuple[StepGraph, SmallestPool]] = {}
+
+    @property
+    def measured(self) -> tuple[Measured, ...]:
+        """The plans compiled so far."""
+        return tuple(self._compiled.values())
+
+    def smallest_of(self, graphs: Sequence[StepGraph]) -> tuple[StepGraph, SmallestPool]:
+        """The smallest pool that can be planned in any of the orders, as read or with
+        what was learnt since. Found once, as it takes a bisection."""
+        key = tuple(graphs)
+        if key not in self._smallest:
+            self._smallest[key] = smallest_of(key, self.options)
+        return self._smallest[key]
+
+    def planned_bytes(self, graph: StepGraph, schedule: Any) -> int:
+        """What the compiled step of a schedule is expected to need in all."""
+        expected = self.placement.expected_bytes(graph, schedule, self.options)
+        return self.fixed_bytes + expected
+
+    def candidate(
+        self, graph: StepGraph, schedule: Any, error: int = 0, *, is_guarded: bool = True
+    ) -> Candidate:
+        """A schedule with its program.
+
+        Arguments:
+            error: bytes by which an earlier plan was missed.
+            is_guarded: see `segments.cut`.
+        """
+        planned_bytes = self.planned_bytes(graph, schedule)
+        return Candidate(
+            graph=graph,
+            schedule=schedule,
+            realized=self.placement.realize(graph, schedule, is_guarded=is_guarded),
+            planned_bytes=planned_bytes,
+            predicted_bytes=planned_bytes + error,
+        )
+
+    def compile_plan(
+        self, graph: StepGraph, schedule: Any, error: int = 0, *, is_guarded: bool = True
+    ) -> Measured:
+        """A candidate with XLA's figure; arguments as of `candidate`."""
+        candidate = self.candidate(graph, schedule, error, is_guarded=is_guarded)
+        # Guards only add to the segments.
+        key = key_of(graph, schedule), len(candidate.realized.segments)
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(candidate)
+        return self._compiled[key]
+
+    def _compile(self, candidate: Candidate) -> Measured:
+        compiled, total_bytes = compile_measured(
+            lambda: self.compile_program(candidate.realized.program)
+        )
+        measured = Measured(candidate, compiled, total_bytes)
+        self.log(
+            f"compilation {len(self._compiled) + 1}: predicted "
+            f"{format_bytes(candidate.predicted_bytes)}, XLA says "
+            f"{format_bytes(measured.total_bytes)}, recomputes "
+            f"{measured.recompute_seconds:.2e} s"
+        )
+        return measured
