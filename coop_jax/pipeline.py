@@ -1,10 +1,27 @@
-"""Pipeline: from a traced step to a compiled step under a budget."""
+"""Pipeline: from a traced step to a compiled step under a budget. This file is the book.
+
+1. **Trace** (`trace`, `compile.traced_step`): the step, gradients and optimizer included,
+   is one flat program. After differentiation, since then a residual is a value like any
+   other.
+2. **Compile as written** (`compile.as_written`): XLA's figure says whether a plan is
+   needed, and its buffers say what it stores. Elementwise chains never reach memory, and no
+   rule foretells on every backend what does: so the compiler is asked before planning.
+3. **Graph** (`graph`): operations on stored values, in XLA's order. What is not stored is
+   part of the operations that read it. The core checks every graph that is made.
+4. **Plan** (`plan`, C++): which values are evicted and made again, within a pool. The core
+   validates every schedule with a replay that shares no code with the planner.
+5. **Emit** (`emit`, `arena`): a schedule as a program with fences, which keep XLA from
+   merging a recomputation with what it repeats. Results keep their number and types.
+6. **Compile and measure**: XLA's figure for the plan. The pool is not the budget, so 4 to 6
+   are a search (`search`), and what a compilation shows corrects the next plan.
+
+What leaves here keeps the budget, by XLA's own figure, or is an error that says what would.
+What differs between backends is behind `backends.backend.Backend` in every stage.
+"""
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
-import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,62 +30,28 @@ from coop_jax import _ext
 from coop_jax.arena.executable import StepWithArena
 from coop_jax.arena.layout import NO_ARENA, ArenaPlan
 from coop_jax.arena.stats import ArenaStats, planned_stats, recorded_stats
-from coop_jax.base import _compat
 from coop_jax.base.budget import format_bytes, resolve_budget
-from coop_jax.base.errors import InfeasibleBudgetError
+from coop_jax.compile.as_written import (
+    AsWritten,
+    compile_both,
+    predicted_fixed_bytes,
+    unplanned_bytes,
+)
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.graph.step_graph import StepGraph, build_graph
-from coop_jax.graph.stored_values import StoredValues, from_rules, tag
-from coop_jax.plan.planner import PlanOptions, needed_bytes, planner_options, unconstrained
+from coop_jax.graph.step_graph import StepGraph
+from coop_jax.graph.stored_values import from_rules
+from coop_jax.plan.planner import PlanOptions, planner_options
 from coop_jax.report import Plan, planned_plan, unmodified_plan
 from coop_jax.search.candidates import MAX_COMPILATIONS, Candidate, Measured
 from coop_jax.search.driver import BudgetSearch
-from coop_jax.search.placements import ArenaPlacement, XlaPlacement
-from coop_jax.search.problem import Problem
-from coop_jax.targets import Target, target_of
-from coop_jax.trace.costs import aval_bytes, flops
-from coop_jax.trace.program import Program
-from coop_jax.xla.memory_figures import compile_measured, compile_to_read, memory_figures
+from coop_jax.search.placements import XLA_PLACES, Placing
+from coop_jax.search.problem import Problem, graphs_of
+from coop_jax.targets import target_of
+from coop_jax.trace.costs import flops
+from coop_jax.xla.memory_figures import memory_figures
 
-# What XLA's temporaries take beyond the buffers it lists counts as fixed up to this part.
-_MOST_UNLISTED = 10
 # Compilations before any plan: the step as written, and the one that says what is stored.
 _OF_UNMODIFIED = 2
-
-
-@dataclasses.dataclass(frozen=True)
-class Placing:
-    """Where planned tensors live: a name of `PLACEMENTS`, and for an arena the number of
-    the books that its exchanges keep, None if they are not checked."""
-
-    name: str = "xla"
-    books: int | None = None
-
-    def placement(
-        self, traced: TracedStep, stored: StoredValues | None = None
-    ) -> XlaPlacement:
-        """The placement for a step, which an arena can only have on one device.
-
-        Arguments:
-            stored: what XLA stores of the step; None where nothing was compiled.
-        """
-        backend = traced.backend
-        hints = backend.fence_hints(traced.program, stored)
-        if self.name != "arena":
-            return XlaPlacement(backend, hints)
-        if traced.num_devices() > 1:
-            raise ValueError(
-                '`remat_train_step(placement="arena")` is for steps on one device. Got '
-                f'arguments over {traced.num_devices()}: use `placement="xla"`, which '
-                "plans what each device keeps."
-            )
-        device = traced.device()
-        return ArenaPlacement(
-            backend, hints, device.platform, target_of(device), self.books
-        )
-
-
-XLA_PLACES = Placing()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -107,35 +90,45 @@ def fit_step(
     budget: int | str,
     planner: str | PlanOptions,
     log: Callable[[str], None],
-    unmodified: tuple[Any, int, Any] | None = None,
+    unmodified: AsWritten | None = None,
     placing: Placing = XLA_PLACES,
     caller: str = "remat_train_step",
 ) -> FittedStep:
-    """Trace -> materialise -> graph -> plan -> rewrite -> compile -> verify.
+    """A step that keeps a budget: as written if that does, or else planned.
 
-    `unmodified` is what `compile_both` returned, for several budgets of one step;
-    `caller` the function that errors name.
+    Arguments:
+        budget: as of `remat_train_step`, checked.
+        log: receives a line for every compilation.
+        unmodified: what `compile_both` returned, for several budgets of one step.
+        caller: the function that errors name.
+
+    Raises:
+        InfeasibleBudgetError: if no plan fits.
     """
-    as_written, unmodified_bytes, tagged = unmodified or compile_both(traced)
-    device = traced.device()
-    budget_bytes = resolve_budget(budget, unmodified_bytes, device, caller)
+    as_written = unmodified or compile_both(traced)
+    device, total_bytes = traced.device(), as_written.total_bytes
+    budget_bytes = resolve_budget(budget, total_bytes, device, caller)
     log(
-        f"unmodified step: {format_bytes(unmodified_bytes)}, budget "
-        f"{format_bytes(budget_bytes)}"
+        f"unmodified step: {format_bytes(total_bytes)}, budget {format_bytes(budget_bytes)}"
     )
-    if as_written is not None and unmodified_bytes <= budget_bytes:
+    if as_written.compiled is not None and total_bytes <= budget_bytes:
         total_flops = sum(map(flops, traced.program.eqns))
         plan = unmodified_plan(
-            device, budget_bytes, unmodified_bytes, _OF_UNMODIFIED, total_flops
+            device, budget_bytes, total_bytes, _OF_UNMODIFIED, total_flops
         )
-        return FittedStep(as_written, traced.jitted, plan)
-    works_bytes = None if as_written is None else unmodified_bytes
-    search = _search(traced, planner, log, tagged, placing, works_bytes, caller)
-    del as_written, tagged, unmodified
+        return FittedStep(as_written.compiled, traced.jitted, plan)
+    works_bytes = None if as_written.compiled is None else total_bytes
+    problem = _problem(
+        traced, planner, log, as_written.tagged, placing, works_bytes, caller
+    )
+    del as_written, unmodified  # Their buffers are not needed while plans are compiled.
+    search = BudgetSearch(problem)
     found = search.run(budget_bytes)
+    assert found.compiled is not None, "a search returns what XLA compiles"
+    assert found.total_bytes <= budget_bytes, "a search returns what keeps the budget"
     if isinstance(found.compiled, StepWithArena) and placing.books is not None:
         weakref.finalize(found.compiled, _ext.remove_arena_books, placing.books)
-    fitted = _fitted(traced, search, found, budget_bytes, unmodified_bytes)
+    fitted = _fitted(traced, search, found, budget_bytes, total_bytes)
     return dataclasses.replace(fitted, books=placing.books)
 
 
@@ -143,16 +136,15 @@ def fit_smallest(
     traced: TracedStep,
     planner: str | PlanOptions,
     log: Callable[[str], None],
-    unmodified: tuple[Any, int, Any],
+    unmodified: AsWritten,
 ) -> FittedStep:
     """As `fit_step`, at the smallest budget that works."""
-    _, unmodified_bytes, tagged = unmodified
-    search = _search(traced, planner, log, tagged, XLA_PLACES)
+    search = BudgetSearch(_problem(traced, planner, log, unmodified.tagged, XLA_PLACES))
     found = search.smallest(MAX_COMPILATIONS)
-    return _fitted(traced, search, found, found.total_bytes, unmodified_bytes)
+    return _fitted(traced, search, found, found.total_bytes, unmodified.total_bytes)
 
 
-def _search(
+def _problem(
     traced: TracedStep,
     planner: str | PlanOptions,
     log: Callable[[str], None],
@@ -160,53 +152,43 @@ def _search(
     placing: Placing,
     works_bytes: int | None = None,
     caller: str = "remat_train_step",
-) -> BudgetSearch:
-    """The search for a step under a budget; `tagged` is None if XLA refused it, and
-    `works_bytes`, what the step as written needs, if that is."""
-    device = traced.device()
-    target = target_of(device)
+) -> Problem:
+    """What is searched for a step under a budget.
+
+    Arguments:
+        tagged: the compiled tagged step; None if XLA refused it.
+        works_bytes: a budget that works, what the step as written needs; None if XLA
+            refused that.
+    """
+    target = target_of(traced.device())
     if tagged is None:
-        materialization = from_rules(traced.program)
+        stored = from_rules(traced.program)
         fixed_bytes = least_fixed_bytes = predicted_fixed_bytes(traced.program)
     else:
-        materialization = traced.backend.stored_values(traced.program, tagged)
-        fixed_bytes = unplanned_bytes(tagged, materialization, of_plans=True)
+        stored = traced.backend.stored_values(traced.program, tagged)
+        fixed_bytes = unplanned_bytes(tagged, stored, of_plans=True)
         least_fixed_bytes = memory_figures(tagged).fixed_bytes
     options = planner_options(planner, target.alignment_bytes)
 
     def with_scratch(scratch_bytes: Mapping[int, int]) -> list[StepGraph]:
-        stored = materialization.with_scratch(scratch_bytes)
-        return _graphs(traced.program, stored, target, options)
+        learnt = stored.with_scratch(scratch_bytes)
+        return graphs_of(traced.program, learnt, target, options)
 
     graphs = with_scratch({})
     log(f"graph: {graphs[0]}")
-    placement = placing.placement(traced, None if tagged is None else materialization)
-    return BudgetSearch(
-        Problem(
-            graphs,
-            options,
-            fixed_bytes,
-            placement,
-            traced.compile,
-            log,
-            with_scratch,
-            readable=traced.readable,
-            least_fixed_bytes=least_fixed_bytes,
-            unmodified_bytes=works_bytes,
-            caller=caller,
-        )
+    return Problem(
+        graphs,
+        options,
+        fixed_bytes,
+        placing.placement(traced, None if tagged is None else stored),
+        traced.compile,
+        log,
+        with_scratch,
+        readable=traced.readable,
+        least_fixed_bytes=least_fixed_bytes,
+        unmodified_bytes=works_bytes,
+        caller=caller,
     )
-
-
-def _graphs(
-    program: Program,
-    materialization: StoredValues,
-    target: Target,
-    options: PlanOptions,
-) -> list[StepGraph]:
-    """The step in XLA's order and, for the planner that compares plans, in another."""
-    orders = (False, True) if options.policy == "search" else (False,)
-    return [build_graph(program, materialization, target, early=e) for e in orders]
 
 
 def _fitted(
@@ -239,105 +221,3 @@ def placed_otherwise(
     placement = placing.placement(traced)
     realized = placement.realize(chosen.graph, chosen.schedule)
     return traced.compile(realized.program), realized.arena
-
-
-def compile_both(traced: TracedStep) -> tuple[Any, int, Any]:
-    """The step as written with its need, which the plan is compared with, and the tagged
-    flat program, which says what XLA stores. They differ: inlining dissolves the user's
-    `jax.checkpoint`s, and merging equal broadcasts early already saves memory. Either is
-    None where XLA refuses to compile what the device cannot hold."""
-    lowered = traced.lower_as_written()
-    tagged = traced.lower(tag(traced.program))
-
-    def compile_tagged() -> Any:
-        return compile_to_read(lambda: traced.compile_afresh(tagged))
-
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        future = pool.submit(compile_tagged)
-        compiled, unmodified_bytes = compile_measured(
-            lambda: traced.compile_lowered(lowered)
-        )
-        return compiled, unmodified_bytes, future.result()
-
-
-def predict_step(
-    traced: TracedStep,
-    budget: int | str,
-    planner: str | PlanOptions,
-    caller: str = "remat_train_step",
-) -> Program:
-    """The rewritten step, from the prediction alone.
-
-    For tracing under an outer transformation, where nothing can be compiled. XLA places
-    the tensors: an arena can be neither batched nor differentiated. Where the prediction
-    says that no plan fits, a warning says so, and the plan is the tightest.
-    """
-    device = _compat.default_device()
-    target = target_of(device)
-    options = planner_options(planner, target.alignment_bytes)
-    program = traced.program
-    graphs = _graphs(program, from_rules(program), target, options)
-    fixed_bytes = predicted_fixed_bytes(program)
-    unmodified = needed_bytes(unconstrained(graphs[0], options), options) + fixed_bytes
-    budget_bytes = resolve_budget(budget, unmodified, device, caller)
-    if unmodified <= budget_bytes:
-        return program
-    placement = XLA_PLACES.placement(traced)
-    search = BudgetSearch(
-        Problem(
-            graphs,
-            options,
-            fixed_bytes,
-            placement,
-            traced.compile,
-            lambda line: None,
-            unmodified_bytes=unmodified,
-            caller=caller,
-        )
-    )
-    try:
-        candidate = search.predict(budget_bytes)
-    except InfeasibleBudgetError as error:
-        # Arguments and results are certain; the rest may be mispredicted either way, and
-        # nothing here can find out. A percentage is one of a prediction.
-        if isinstance(budget, int) and budget_bytes < fixed_bytes:
-            raise
-        warnings.warn(
-            f"A step made by `{caller}` is called inside of a transformation such as "
-            "`jax.jit` or `jax.grad`, where its bytes can only be predicted: "
-            f"{format_bytes(error.smallest_bytes)} at least, of a budget of "
-            f"{format_bytes(budget_bytes)}. It recomputes all that helps. To have the "
-            "budget verified, call it outside, with the whole step inside of it.",
-            stacklevel=2,
-        )
-        candidate = search.predict(error.smallest_bytes)
-    return candidate.realized.program
-
-
-def unplanned_bytes(
-    tagged: Any, materialization: StoredValues, *, of_plans: bool = False
-) -> int:
-    """Arguments, results, and what XLA stores beside the values that are planned, of the
-    step as written or of its plans.
-
-    Of a step that mostly lives in a TPU's vector memory nearly everything is unlisted and
-    not fixed at all: counted, it would refuse budgets that XLA keeps.
-    """
-    figures = memory_figures(tagged)
-    most = figures.temp_bytes // _MOST_UNLISTED
-    unlisted_bytes = materialization.unlisted_bytes
-    if of_plans:
-        unlisted_bytes += materialization.more_unlisted_of_plans
-    return figures.fixed_bytes + min(unlisted_bytes, most) + materialization.standing_bytes
-
-
-def predicted_fixed_bytes(program: Program) -> int:
-    """Bytes of arguments and results of a program, aliased ones counted once."""
-    inputs = sum(aval_bytes(v.aval) for v in program.invars)
-    outputs = sum(aval_bytes(v.aval) for v in program.outvars)
-    donated = sum(
-        aval_bytes(v.aval)
-        for v, is_donated in zip(program.invars, program.donated, strict=True)
-        if is_donated
-    )
-    return inputs + max(0, outputs - donated)

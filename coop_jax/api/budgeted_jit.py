@@ -17,9 +17,10 @@ from coop_jax.arena.executable import StepWithArena
 from coop_jax.arena.stats import ArenaStats, new_books
 from coop_jax.base import _compat_jit
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.pipeline import FittedStep, Placing, fit_step
+from coop_jax.pipeline import FittedStep, fit_step
 from coop_jax.plan.planner import PlanOptions
 from coop_jax.report import Plan
+from coop_jax.search.placements import Placing
 from coop_jax.xla import absent_devices
 
 

@@ -17,8 +17,8 @@ from jax.custom_derivatives import SymbolicZero
 from coop_jax.api.call_arguments import kind_of_arguments
 from coop_jax.base import _compat, _compat_jit
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.pipeline import predict_step
 from coop_jax.plan.planner import PlanOptions
+from coop_jax.search.predicted import predict_step
 from coop_jax.trace.program import all_equations
 
 Flat = Callable[[list[Any]], list[Any]]

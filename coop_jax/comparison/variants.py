@@ -20,16 +20,15 @@ from coop_jax.comparison.checkpoint_policies import Policy, Wrap, unwrapped, wra
 from coop_jax.comparison.recompute_counts import Executed, executed, recomputes, saved_names
 from coop_jax.comparison.table import Row
 from coop_jax.comparison.time_model import TimeModel
-from coop_jax.compile.traced_step import TracedStep
-from coop_jax.graph.stored_values import from_rules, tag
-from coop_jax.pipeline import (
-    FittedStep,
+from coop_jax.compile.as_written import (
+    AsWritten,
     compile_both,
-    fit_smallest,
-    fit_step,
     predicted_fixed_bytes,
     unplanned_bytes,
 )
+from coop_jax.compile.traced_step import TracedStep
+from coop_jax.graph.stored_values import from_rules, tag
+from coop_jax.pipeline import FittedStep, fit_smallest, fit_step
 from coop_jax.plan.planner import planner_options
 from coop_jax.targets import target_of
 from coop_jax.trace.program import Program
@@ -220,7 +219,7 @@ class Versions:
         return self._traced.program.donated
 
     @functools.cached_property
-    def _compiled_both(self) -> tuple[Any, int, Any]:
+    def _compiled_both(self) -> AsWritten:
         self._log("unmodified, and what XLA stores of it")
         return compile_both(self._traced)
 

@@ -12,12 +12,14 @@ from typing import Any
 from coop_jax.arena.layout import ArenaPlan, plan_arena
 from coop_jax.arena.writer import rewrite_with_arena
 from coop_jax.backends.backend import Backend
+from coop_jax.compile.traced_step import TracedStep
 from coop_jax.emit.hints import FenceHints
 from coop_jax.emit.rewrite import rewrite
 from coop_jax.emit.segments import Segment, cut
 from coop_jax.graph.step_graph import StepGraph
+from coop_jax.graph.stored_values import StoredValues
 from coop_jax.plan.planner import PlanOptions, Schedule
-from coop_jax.targets import Target
+from coop_jax.targets import Target, target_of
 from coop_jax.trace.program import Program
 
 PLACEMENTS = ("xla", "arena")
@@ -119,3 +121,38 @@ class ArenaPlacement(XlaPlacement):
             )
             self._last = schedule, segments, arena
         return self._last[1], self._last[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Placing:
+    """Where planned tensors live: a name of `PLACEMENTS`, and for an arena the number of
+    the books that its exchanges keep, None if they are not checked."""
+
+    name: str = "xla"
+    books: int | None = None
+
+    def placement(
+        self, traced: TracedStep, stored: StoredValues | None = None
+    ) -> XlaPlacement:
+        """The placement for a step, which an arena can only have on one device.
+
+        Arguments:
+            stored: what XLA stores of the step; None where nothing was compiled.
+        """
+        backend = traced.backend
+        hints = backend.fence_hints(traced.program, stored)
+        if self.name != "arena":
+            return XlaPlacement(backend, hints)
+        if traced.num_devices() > 1:
+            raise ValueError(
+                '`remat_train_step(placement="arena")` is for steps on one device. Got '
+                f'arguments over {traced.num_devices()}: use `placement="xla"`, which '
+                "plans what each device keeps."
+            )
+        device = traced.device()
+        return ArenaPlacement(
+            backend, hints, device.platform, target_of(device), self.books
+        )
+
+
+XLA_PLACES = Placing()

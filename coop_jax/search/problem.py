@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coop_jax.base.budget import format_bytes
-from coop_jax.graph.step_graph import StepGraph
+from coop_jax.graph.step_graph import StepGraph, build_graph
+from coop_jax.graph.stored_values import StoredValues
 from coop_jax.plan.planner import PlanOptions, SmallestPool, key_of, smallest_of
 from coop_jax.search.candidates import Candidate, Measured
 from coop_jax.search.placements import XlaPlacement
+from coop_jax.targets import Target
 from coop_jax.trace.program import Program
 from coop_jax.xla.memory_figures import compile_measured
 
@@ -119,3 +121,14 @@ class Problem:
             f"{measured.recompute_seconds:.2e} s"
         )
         return measured
+
+
+def graphs_of(
+    program: Program,
+    stored: StoredValues,
+    target: Target,
+    options: PlanOptions,
+) -> list[StepGraph]:
+    """The step in XLA's order and, for the planner that compares plans, in another."""
+    orders = (False, True) if options.policy == "search" else (False,)
+    return [build_graph(program, stored, target, early=e) for e in orders]

@@ -6,7 +6,9 @@ import pytest
 from steps import NEEDS_CUDA, mlp_arguments, mlp_step, traced
 
 from coop_jax import _ext
-from coop_jax.pipeline import Placing, compile_both, fit_step, placed_otherwise
+from coop_jax.compile.as_written import compile_both
+from coop_jax.pipeline import fit_step, placed_otherwise
+from coop_jax.search.placements import Placing
 from coop_jax.xla import absent_devices
 from coop_jax.xla.memory_figures import memory_figures
 

@@ -5,11 +5,11 @@ import pytest
 from steps import NEEDS_CUDA, pooled_arguments, pooled_step, traced
 
 from coop_jax import backends
+from coop_jax.compile.as_written import unplanned_bytes
 from coop_jax.graph import stored_values
 from coop_jax.graph.attribution import equation_of
 from coop_jax.graph.step_graph import build_graph
 from coop_jax.graph.unattributed_buffers import readers_of_unnamed
-from coop_jax.pipeline import unplanned_bytes
 from coop_jax.plan.planner import PlanOptions, expected_bytes, unconstrained
 from coop_jax.targets import named
 from coop_jax.xla import absent_devices

@@ -11,7 +11,8 @@ from steps import mlp_arguments, mlp_step, traced
 
 import coop_jax
 from coop_jax import InfeasibleBudgetError, remat_train_step
-from coop_jax.pipeline import compile_both, fit_step
+from coop_jax.compile.as_written import compile_both
+from coop_jax.pipeline import fit_step
 
 
 class Asked:

@@ -7,9 +7,9 @@ import pytest
 from steps import NEEDS_CUDA, TARGET, traced, xla_placement
 
 from coop_jax import backends
+from coop_jax.compile.as_written import unplanned_bytes
 from coop_jax.graph import stored_values
 from coop_jax.graph.step_graph import build_graph
-from coop_jax.pipeline import unplanned_bytes
 from coop_jax.plan.live_ranges import lifetimes
 from coop_jax.plan.planner import expected_bytes, key_of, planner_options, smallest_pool
 from coop_jax.search.driver import BudgetSearch

@@ -1,0 +1,74 @@
+"""As written: the step before any plan, compiled for its bytes and for what XLA stores."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from typing import Any, NamedTuple
+
+from coop_jax.compile.traced_step import TracedStep
+from coop_jax.graph.stored_values import StoredValues, tag
+from coop_jax.trace.costs import aval_bytes
+from coop_jax.trace.program import Program
+from coop_jax.xla.memory_figures import compile_measured, compile_to_read, memory_figures
+
+# What XLA's temporaries take beyond the buffers it lists counts as fixed up to this part.
+_MOST_UNLISTED = 10
+
+
+class AsWritten(NamedTuple):
+    """A step before any plan.
+
+    Attributes:
+        compiled: the step as the user wrote it; None where XLA refuses to compile what the
+            device cannot hold.
+        total_bytes: what it needs, by XLA's figures.
+        tagged: the flat program with the number of every equation as a name scope, whose
+            buffers say what XLA stores; None as `compiled`. The two differ: inlining
+            dissolves the user's `jax.checkpoint`s, and merging equal broadcasts early
+            already saves memory.
+    """
+
+    compiled: Any
+    total_bytes: int
+    tagged: Any
+
+
+def compile_both(traced: TracedStep) -> AsWritten:
+    """Compile the step as written and its tagged flat program, side by side."""
+    lowered = traced.lower_as_written()
+    tagged = traced.lower(tag(traced.program))
+
+    def compile_tagged() -> Any:
+        return compile_to_read(lambda: traced.compile_afresh(tagged))
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        future = pool.submit(compile_tagged)
+        compiled, total_bytes = compile_measured(lambda: traced.compile_lowered(lowered))
+        return AsWritten(compiled, total_bytes, future.result())
+
+
+def unplanned_bytes(tagged: Any, stored: StoredValues, *, of_plans: bool = False) -> int:
+    """Arguments, results, and what XLA stores beside the values that are planned, of the
+    step as written or of its plans.
+
+    Of a step that mostly lives in a TPU's vector memory nearly everything is unlisted and
+    not fixed at all: counted, it would refuse budgets that XLA keeps.
+    """
+    figures = memory_figures(tagged)
+    most = figures.temp_bytes // _MOST_UNLISTED
+    unlisted_bytes = stored.unlisted_bytes
+    if of_plans:
+        unlisted_bytes += stored.more_unlisted_of_plans
+    return figures.fixed_bytes + min(unlisted_bytes, most) + stored.standing_bytes
+
+
+def predicted_fixed_bytes(program: Program) -> int:
+    """Bytes of arguments and results of a program, aliased ones counted once."""
+    inputs = sum(aval_bytes(v.aval) for v in program.invars)
+    outputs = sum(aval_bytes(v.aval) for v in program.outvars)
+    donated = sum(
+        aval_bytes(v.aval)
+        for v, is_donated in zip(program.invars, program.donated, strict=True)
+        if is_donated
+    )
+    return inputs + max(0, outputs - donated)
