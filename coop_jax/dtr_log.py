@@ -42,8 +42,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from coop_jax.checks import shown
-from coop_jax.named_graph import MOST_BYTES, MOST_BYTES_OF_ONE, MOST_SECONDS
+from coop_jax.base.strict_values import shown
+from coop_jax.plan.named_graph import MOST_BYTES, MOST_BYTES_OF_ONE, MOST_SECONDS
 from coop_jax.planning import Graph, named_graph
 
 _WHOLE = re.compile(r"\s*[-+]?[0-9]+\s*", re.ASCII)

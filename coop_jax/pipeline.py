@@ -10,25 +10,27 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from coop_jax import _compat, _ext, materialize
-from coop_jax.arena import NO_ARENA, ArenaPlan
-from coop_jax.arena_run import StepWithArena
-from coop_jax.arena_stats import ArenaStats, planned_stats, recorded_stats
-from coop_jax.budget import format_bytes, resolve_budget
-from coop_jax.candidates import MAX_COMPILATIONS, Candidate, Measured
-from coop_jax.costs import aval_bytes, flops
-from coop_jax.errors import InfeasibleBudgetError
-from coop_jax.graph import StepGraph, build_graph
-from coop_jax.layouts import Order
-from coop_jax.measure import compile_measured, compile_to_read, memory_figures
-from coop_jax.plan import PlanOptions, needed_bytes, planner_options, unconstrained
-from coop_jax.program import Program
-from coop_jax.realize import ArenaPlacement, XlaPlacement
+from coop_jax import _ext
+from coop_jax.arena.executable import StepWithArena
+from coop_jax.arena.layout import NO_ARENA, ArenaPlan
+from coop_jax.arena.stats import ArenaStats, planned_stats, recorded_stats
+from coop_jax.backends.tpu.bf16_storage import Rounded
+from coop_jax.backends.tpu.layouts import Order
+from coop_jax.base import _compat
+from coop_jax.base.budget import format_bytes, resolve_budget
+from coop_jax.base.errors import InfeasibleBudgetError
+from coop_jax.compile.traced_step import TracedStep
+from coop_jax.emit.placements import ArenaPlacement, XlaPlacement
+from coop_jax.graph import stored_values
+from coop_jax.graph.step_graph import StepGraph, build_graph
+from coop_jax.plan.planner import PlanOptions, needed_bytes, planner_options, unconstrained
 from coop_jax.report import Plan, planned_plan, unmodified_plan
-from coop_jax.rounded import Rounded
+from coop_jax.search.candidates import MAX_COMPILATIONS, Candidate, Measured
+from coop_jax.search.driver import BudgetSearch
 from coop_jax.targets import Target, target_of
-from coop_jax.traced_step import TracedStep
-from coop_jax.verify import BudgetSearch
+from coop_jax.trace.costs import aval_bytes, flops
+from coop_jax.trace.program import Program
+from coop_jax.xla.memory_figures import compile_measured, compile_to_read, memory_figures
 
 # What XLA's temporaries take beyond the buffers it lists counts as fixed up to this part.
 _MOST_UNLISTED = 10
@@ -163,10 +165,10 @@ def _search(
     device = traced.device()
     target = target_of(device)
     if tagged is None:
-        materialization = materialize.from_rules(traced.program)
+        materialization = stored_values.from_rules(traced.program)
         fixed_bytes = least_fixed_bytes = predicted_fixed_bytes(traced.program)
     else:
-        materialization = materialize.of_compiled(traced.program, tagged)
+        materialization = stored_values.of_compiled(traced.program, tagged)
         fixed_bytes = unplanned_bytes(tagged, materialization, of_plans=True)
         least_fixed_bytes = memory_figures(tagged).fixed_bytes
     options = planner_options(planner, target.alignment_bytes)
@@ -194,7 +196,7 @@ def _search(
 
 def _graphs(
     program: Program,
-    materialization: materialize.Materialization,
+    materialization: stored_values.Materialization,
     target: Target,
     options: PlanOptions,
 ) -> list[StepGraph]:
@@ -241,7 +243,7 @@ def compile_both(traced: TracedStep) -> tuple[Any, int, Any]:
     `jax.checkpoint`s, and merging equal broadcasts early already saves memory. Either is
     None where XLA refuses to compile what the device cannot hold."""
     lowered = traced.lower_as_written()
-    tagged = traced.lower(materialize.tag(traced.program))
+    tagged = traced.lower(stored_values.tag(traced.program))
 
     def compile_tagged() -> Any:
         return compile_to_read(lambda: traced.compile_afresh(tagged))
@@ -270,7 +272,7 @@ def predict_step(
     target = target_of(device)
     options = planner_options(planner, target.alignment_bytes)
     program = traced.program
-    graphs = _graphs(program, materialize.from_rules(program), target, options)
+    graphs = _graphs(program, stored_values.from_rules(program), target, options)
     fixed_bytes = predicted_fixed_bytes(program)
     unmodified = needed_bytes(unconstrained(graphs[0], options), options) + fixed_bytes
     budget_bytes = resolve_budget(budget, unmodified, device, caller)
@@ -307,7 +309,7 @@ def predict_step(
 
 
 def unplanned_bytes(
-    tagged: Any, materialization: materialize.Materialization, *, of_plans: bool = False
+    tagged: Any, materialization: stored_values.Materialization, *, of_plans: bool = False
 ) -> int:
     """Arguments, results, and what XLA stores beside the values that are planned, of the
     step as written or of its plans.

@@ -24,13 +24,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from coop_jax import _ext
-from coop_jax.checks import shown, whole_bytes
-from coop_jax.named_graph import Graph as Graph
-from coop_jax.named_graph import named_graph as named_graph
-from coop_jax.options import DEFAULT_PLANNER
-from coop_jax.options import PlanOptions as PlanOptions
-from coop_jax.plan import PLANNERS
-from coop_jax.validated import validated
+from coop_jax.base.options import DEFAULT_PLANNER
+from coop_jax.base.options import PlanOptions as PlanOptions
+from coop_jax.base.strict_values import shown, whole_bytes
+from coop_jax.plan.named_graph import Graph as Graph
+from coop_jax.plan.named_graph import named_graph as named_graph
+from coop_jax.plan.planner import PLANNERS
+from coop_jax.plan.validated import validated
 
 MinimumPool = _ext.MinimumPool
 PlanFailure = _ext.PlanFailure

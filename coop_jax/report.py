@@ -6,13 +6,13 @@ import collections
 import dataclasses
 from typing import Any
 
-from coop_jax import _compat
-from coop_jax.arena import ArenaPlan
-from coop_jax.budget import format_bytes
-from coop_jax.candidates import Measured
-from coop_jax.graph import StepGraph
-from coop_jax.pool_gradient import original
-from coop_jax.segments import Segment
+from coop_jax.arena.layout import ArenaPlan
+from coop_jax.backends.cpu.pool_gradient import original
+from coop_jax.base import _compat
+from coop_jax.base.budget import format_bytes
+from coop_jax.emit.segments import Segment
+from coop_jax.graph.step_graph import StepGraph
+from coop_jax.search.candidates import Measured
 from coop_jax.targets import known_target, memory_bytes
 
 _LINES_IN_REPORT = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from coop_jax import _compat
+from coop_jax.base import _compat
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,10 +33,10 @@ from models import (
 from paper.networks.training_step import DONATED
 from side_by_side import mebibytes
 
-from coop_jax import topology
-from coop_jax.measure import memory_figures
+from coop_jax.compile.traced_step import TracedStep
 from coop_jax.pipeline import FittedStep, Placing, fit_step, placed_otherwise
-from coop_jax.traced_step import TracedStep
+from coop_jax.xla import absent_devices
+from coop_jax.xla.memory_figures import memory_figures
 
 # As in `budget_table.py`.
 PROBLEMS: dict[str, Callable[[str], TrainingProblem]] = {
@@ -107,7 +107,7 @@ def row_here(name: str, args: argparse.Namespace) -> list[str]:
 def row_of_target(name: str, target: str, budget: str) -> list[str]:
     """Of a network that is compiled for a device that is not there."""
     step = NETWORKS[name].step(target)
-    arguments = topology.placed(step.args, topology.named_device(target))
+    arguments = absent_devices.placed(step.args, absent_devices.named_device(target))
     _, _, cells = both(step.step, arguments, budget, donate_argnums=DONATED)
     return [f"{name}, {target}", budget, *cells, "", ""]
 

@@ -15,12 +15,12 @@ import dataclasses
 import jax
 from budget_table import NETWORKS
 
-from coop_jax import materialize
-from coop_jax.graph import build_graph
-from coop_jax.measure import memory_figures
-from coop_jax.plan import planner_options, smallest_pool, unconstrained
+from coop_jax.compile.traced_step import TracedStep
+from coop_jax.graph import stored_values
+from coop_jax.graph.step_graph import build_graph
+from coop_jax.plan.planner import planner_options, smallest_pool, unconstrained
 from coop_jax.targets import named
-from coop_jax.traced_step import TracedStep
+from coop_jax.xla.memory_figures import memory_figures
 
 
 def main() -> None:
@@ -47,8 +47,8 @@ def measure(name: str) -> list[int]:
         {},
     )
     as_written = jax.jit(problem.train_step, donate_argnums=0).lower(*arguments).compile()
-    flattened = step.compile(materialize.tag(step.program))
-    stored = materialize.of_compiled(step.program, flattened)
+    flattened = step.compile(stored_values.tag(step.program))
+    stored = stored_values.of_compiled(step.program, flattened)
     target = named("cpu")
     options = planner_options("coop", target.alignment_bytes)
     graph = build_graph(step.program, stored, target)

@@ -37,9 +37,10 @@ from models.training import (
 )
 from oracles.rematerialization_ilp import least_recomputation
 
-from coop_jax import materialize, planning, targets
-from coop_jax.graph import build_graph
-from coop_jax.traced_step import TracedStep
+from coop_jax import planning, targets
+from coop_jax.compile.traced_step import TracedStep
+from coop_jax.graph import stored_values
+from coop_jax.graph.step_graph import build_graph
 
 ALIGNMENT_BYTES = 64
 SHARES = (0.9, 0.75, 0.6, 0.5)
@@ -91,8 +92,8 @@ def graph_of(problem: TrainingProblem) -> Any:
         (problem.state, problem.batch, problem.key),
         {},
     )
-    compiled = step.compile(materialize.tag(step.program))
-    stored = materialize.of_compiled(step.program, compiled)
+    compiled = step.compile(stored_values.tag(step.program))
+    stored = stored_values.of_compiled(step.program, compiled)
     # Rates by data sheet: the same on every machine.
     return build_graph(step.program, stored, targets.named("a100")).core
 

@@ -17,7 +17,7 @@ import jax
 from models import transformer_problem
 
 import coop_jax
-from coop_jax.budget import format_bytes
+from coop_jax.base.budget import format_bytes
 
 
 def main() -> None:

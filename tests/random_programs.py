@@ -11,7 +11,10 @@ import numpy as np
 from jax import lax
 
 from coop_jax import _ext
-from coop_jax.graph import StepGraph
+from coop_jax.graph.step_graph import StepGraph
+from coop_jax.graph.stored_values import Materialization
+from coop_jax.trace.costs import aval_bytes
+from coop_jax.trace.program import writes
 
 _SIDE = 4  # every float, integer and boolean value is a (4, 4) matrix
 
@@ -270,3 +273,10 @@ def random_schedule(graph: StepGraph, seed: int, eviction_rate: float) -> _ext.S
         capacity=max(top, 64),
         peak_bytes=top,
     )
+
+
+def random_materialization(program, seed: int, rate: float) -> Materialization:
+    choose = random.Random(seed)
+    values = [v for eqn in program.eqns for v in writes(eqn)]
+    stored = {v: aval_bytes(v.aval) for v in values if choose.random() < rate}
+    return Materialization(stored, {}, {}, 0, "rules")

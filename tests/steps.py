@@ -10,11 +10,12 @@ import numpy as np
 import optax
 import pytest
 
-from coop_jax import _compat, materialize
-from coop_jax.graph import StepGraph, build_graph
-from coop_jax.program import Program
+from coop_jax.base import _compat
+from coop_jax.compile.traced_step import TracedStep
+from coop_jax.graph import stored_values
+from coop_jax.graph.step_graph import StepGraph, build_graph
 from coop_jax.targets import Target
-from coop_jax.traced_step import TracedStep
+from coop_jax.trace.program import Program
 
 TARGET = Target("test", "cpu", {32: 1e11, 16: 1e11}, 1e10, 64)
 
@@ -109,9 +110,9 @@ def traced(fn, *args, **jit_options) -> TracedStep:
 
 def compiled_graph(step: TracedStep) -> StepGraph:
     """The graph as the front door makes it: from a compile of the tagged program."""
-    compiled = step.compile(materialize.tag(step.program))
+    compiled = step.compile(stored_values.tag(step.program))
     return build_graph(
-        step.program, materialize.of_compiled(step.program, compiled), TARGET
+        step.program, stored_values.of_compiled(step.program, compiled), TARGET
     )
 
 

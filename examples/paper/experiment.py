@@ -13,10 +13,11 @@ import time
 
 from paper.networks import DONATED, NETWORKS, Scale
 
-from coop_jax import _ext, materialize, planning, targets
-from coop_jax.graph import StepGraph, build_graph
-from coop_jax.program import Program
-from coop_jax.traced_step import TracedStep
+from coop_jax import _ext, planning, targets
+from coop_jax.compile.traced_step import TracedStep
+from coop_jax.graph import stored_values
+from coop_jax.graph.step_graph import StepGraph, build_graph
+from coop_jax.trace.program import Program
 
 ALIGNMENT_BYTES = 512  # the authors' allocator
 OVERHEAD_LIMIT = 10.0  # a plan that takes longer counts as none
@@ -123,7 +124,7 @@ def graph_of(network: str, model: Model, scale: Scale = Scale.PAPER) -> StepGrap
     program = _program(network, scale)
     return build_graph(
         program,
-        materialize.from_rules(program),
+        stored_values.from_rules(program),
         targets.named(TARGET),
         inputs_in_pool=model is Model.PAPER,
     )

@@ -9,14 +9,14 @@ from typing import Any
 import jax
 from steps import compiled_graph, mlp_arguments, mlp_step, traced
 
-from coop_jax.arena import ArenaPlan, plan_arena
-from coop_jax.arena_stats import new_books
-from coop_jax.graph import StepGraph
-from coop_jax.plan import PlanOptions, plan_pool, unconstrained
-from coop_jax.rewrite import rewrite
-from coop_jax.segments import Segment
+from coop_jax.arena.layout import ArenaPlan, plan_arena
+from coop_jax.arena.stats import new_books
+from coop_jax.compile.traced_step import TracedStep
+from coop_jax.emit.rewrite import rewrite
+from coop_jax.emit.segments import Segment
+from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.planner import PlanOptions, plan_pool, unconstrained
 from coop_jax.targets import Target
-from coop_jax.traced_step import TracedStep
 
 # Bandwidth for nothing: whatever waits is worth its copies.
 EAGER = Target("eager", "cpu", {32: 1e11, 16: 1e11}, 1e16, 64)

@@ -5,9 +5,10 @@ import re
 import pytest
 from steps import NEEDS_CUDA, mlp_arguments, mlp_step, traced
 
-from coop_jax import _ext, topology
-from coop_jax.measure import memory_figures
+from coop_jax import _ext
 from coop_jax.pipeline import Placing, compile_both, fit_step, placed_otherwise
+from coop_jax.xla import absent_devices
+from coop_jax.xla.memory_figures import memory_figures
 
 pytestmark = [
     NEEDS_CUDA,
@@ -18,9 +19,9 @@ pytestmark = [
 
 @pytest.fixture
 def step():
-    device = topology.named_device("h200")
+    device = absent_devices.named_device("h200")
     arguments = mlp_arguments(layers=8, batch=4096, width=256)
-    return traced(mlp_step, *topology.placed(arguments, device), donate_argnums=0)
+    return traced(mlp_step, *absent_devices.placed(arguments, device), donate_argnums=0)
 
 
 def test_the_arena_is_never_copied_and_costs_no_memory(step):

@@ -10,8 +10,8 @@ from steps import assert_trees_equal, mlp_arguments, mlp_step
 
 import coop_jax
 from coop_jax import _ext
-from coop_jax.arena_stats import new_books, planned_stats, recorded_stats
-from coop_jax.measure import memory_figures
+from coop_jax.arena.stats import new_books, planned_stats, recorded_stats
+from coop_jax.xla.memory_figures import memory_figures
 
 PROBLEMS = {
     "transformer": lambda dtype: transformer_problem(

@@ -13,9 +13,9 @@ from arena.arena_steps import step_in_arena
 from steps import assert_trees_equal, mlp_arguments, mlp_step
 
 import coop_jax
-from coop_jax import placement
-from coop_jax.arena import Stay
-from coop_jax.exchange import Exchange, arena_aval, empty_arena, exchange_p
+from coop_jax.arena.exchange import Exchange, arena_aval, empty_arena, exchange_p
+from coop_jax.arena.layout import Stay
+from coop_jax.emit import fence
 
 ERROR = jax.errors.JaxRuntimeError
 
@@ -175,7 +175,7 @@ def test_an_arena_that_xla_copied():
 
 
 def test_an_arena_that_is_not_aliased():
-    placement.register_targets()
+    fence.register_targets()
     what = Exchange(1, (), (), is_first=True, is_last=True, books=77)
 
     @jax.jit

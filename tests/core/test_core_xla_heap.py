@@ -1,4 +1,4 @@
-"""XLA's packing against a plain Python one; against XLA: `tests/test_xla_schedule.py`."""
+"""XLA's packing against a plain Python one. Against XLA: `test_buffers_from_schedule.py`."""
 
 import numpy as np
 import pytest

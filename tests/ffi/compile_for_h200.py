@@ -15,7 +15,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 from ffi.exchanges import TARGET, exchange
 
-from coop_jax import _ext, topology
+from coop_jax import _ext
+from coop_jax.xla import absent_devices
 
 
 def chain(arena, x):
@@ -30,13 +31,13 @@ def chain(arena, x):
 def main():
     handler = _ext.registrations()["CUDA"]["coop_exchange"]
     jax.ffi.register_ffi_target(TARGET, handler, platform="CUDA")
-    device = topology.named_device("h200")
+    device = absent_devices.named_device("h200")
     shapes = (
         jax.ShapeDtypeStruct((1 << 20,), np.uint8),
         jax.ShapeDtypeStruct((1024,), np.float32),
     )
     step = jax.jit(chain, donate_argnums=0)
-    compiled = step.lower(*topology.placed(shapes, device)).compile()
+    compiled = step.lower(*absent_devices.placed(shapes, device)).compile()
     text = compiled.as_text()
     memory = compiled.memory_analysis()
     found = {

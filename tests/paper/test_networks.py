@@ -8,7 +8,7 @@ import pytest
 from paper.networks import DONATED, NETWORKS, Scale, spos, swin
 from paper.networks.training_step import UNOPTIMISED
 
-from coop_jax.trace import flatten
+from coop_jax.trace.inline import flatten
 
 # Published, in millions. Inception V3's count includes its auxiliary classifier.
 PARAMETERS = {

@@ -1,0 +1,1 @@
+"""What users call: `remat_train_step`, `fit`, and how a call is dispatched."""

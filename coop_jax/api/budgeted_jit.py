@@ -1,0 +1,181 @@
+"""Budgeted jit: a jitted function whose executables keep a byte budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from coop_jax.api.call_arguments import kind_of_arguments, map_dynamic, without_static
+from coop_jax.api.results_check import Check, check_results
+from coop_jax.api.under_transformation import TransformedCalls
+from coop_jax.arena.executable import StepWithArena
+from coop_jax.arena.stats import ArenaStats, new_books
+from coop_jax.base import _compat_jit
+from coop_jax.compile.traced_step import TracedStep
+from coop_jax.pipeline import FittedStep, Placing, fit_step
+from coop_jax.plan.planner import PlanOptions
+from coop_jax.report import Plan
+from coop_jax.xla import absent_devices
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How a step is planned; what `remat_train_step` was given besides the options of
+    `jax.jit`.
+
+    Attributes:
+        budget: bytes or a checked string.
+        planner: a name or options.
+        placement: where planned tensors live.
+        keeps_books: whether the calls of an arena keep books.
+        verbose: whether every compilation is a line on stderr.
+        caller: the public function that errors name.
+    """
+
+    budget: int | str
+    planner: str | PlanOptions = "search"
+    placement: str = "xla"
+    keeps_books: bool = False
+    verbose: bool = False
+    caller: str = "remat_train_step"
+
+
+# Given a call of a kind that is new: whether something else is to run it, and what then.
+Detour = Callable[[tuple, dict], Callable[[], Any] | None]
+
+
+class BudgetedJit:
+    """A jitted function whose executables keep a budget, and that is called like it.
+
+    `jax.jit`'s own dispatch finds the executable of a call: a call of a known kind costs
+    what it costs there. One plan is made per kind of arguments and kept.
+
+    Arguments:
+        jitted: the step as written.
+        settings: how it is planned.
+        detour: what else may run a call.
+    """
+
+    def __init__(
+        self, jitted: Any, settings: Settings, detour: Detour | None = None
+    ) -> None:
+        self.jitted = jitted
+        self._settings = settings
+        self._detour = detour
+        self._fitted: dict[Any, FittedStep] = {}
+        self._lock = threading.RLock()
+        self._last_called: FittedStep | None = None
+        self._transformed = TransformedCalls(
+            jitted, settings.budget, settings.planner, settings.caller
+        )
+        self._dispatch = _compat_jit.dispatcher(jitted, self._miss)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._dispatch(*args, **kwargs)
+
+    def _miss(self, args: tuple, kwargs: dict) -> tuple[Any, Any]:
+        """A call of a kind that has no fast path."""
+        instead = self._detour and self._detour(args, kwargs)
+        if instead is not None:
+            return instead(), None
+        if _compat_jit.is_transformed():
+            return self._transformed(args, kwargs), None
+        fitted = self.fitted(args, kwargs)
+        if self._settings.placement != "arena":
+            return _compat_jit.call_with_fast_path(fitted.jitted, args, kwargs)
+        dynamic_args, dynamic_kwargs = without_static(self.jitted, args, kwargs)
+        results = fitted.compiled(*dynamic_args, **dynamic_kwargs)
+        self._last_called = fitted
+        return results, None
+
+    @property
+    def num_planned(self) -> int:
+        return len(self._fitted)
+
+    def fitted(self, args: tuple, kwargs: dict) -> FittedStep:
+        """The step that keeps the budget for such arguments; made if there is none."""
+        kind = kind_of_arguments(self.jitted, args, kwargs)
+        fitted = self._fitted.get(kind)
+        if fitted is None:
+            with self._lock:
+                fitted = self._fitted.get(kind)
+                if fitted is None:
+                    fitted = self._fit(args, kwargs)
+                    self._fitted[kind] = fitted
+        return fitted
+
+    def _fit(self, args: tuple, kwargs: dict) -> FittedStep:
+        settings = self._settings
+        books = new_books() if settings.keeps_books else None
+        fitted = fit_step(
+            TracedStep.of(self.jitted, args, kwargs),
+            settings.budget,
+            settings.planner,
+            self._log,
+            placing=Placing(settings.placement, books),
+            caller=settings.caller,
+        )
+        self._log(str(fitted.plan))
+        return fitted
+
+    def plan(self, target: str | None, args: tuple, kwargs: dict) -> Plan:
+        """The plan for these arguments, on a device that need not be there."""
+        if target is not None:
+            device = absent_devices.named_device(target)
+            args, kwargs = map_dynamic(
+                self.jitted, lambda tree: absent_devices.placed(tree, device), args, kwargs
+            )
+        return self.fitted(args, kwargs).plan
+
+    def check(self, args: tuple, kwargs: dict) -> Check:
+        """The results of the planned step compared with those of the step as written."""
+        fitted = self.fitted(args, kwargs)
+
+        def run(step: Callable) -> Any:
+            copies = map_dynamic(self.jitted, _copied, args, kwargs)
+            return step(*copies[0], **copies[1])
+
+        return check_results(
+            lambda: run(self.jitted), lambda: run(self), is_unmodified=fitted.is_unmodified
+        )
+
+    def lower(self, args: tuple, kwargs: dict) -> jax.stages.Lowered:
+        return self.fitted(args, kwargs).jitted.lower(*args, **kwargs)
+
+    def trace(self, args: tuple, kwargs: dict) -> jax.stages.Traced:
+        return self.fitted(args, kwargs).jitted.trace(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """Forget all plans."""
+        with self._lock:
+            self._fitted.clear()
+            self._transformed.clear()
+            self._dispatch = _compat_jit.dispatcher(self.jitted, self._miss)
+
+    def arena_stats(self) -> ArenaStats:
+        """What the last call did in its arena."""
+        called = self._last_called
+        if called is None:
+            raise RuntimeError("`arena_stats()` tells of a call. Call the step first.")
+        return called.arena_stats()
+
+    def release_arenas(self) -> None:
+        """Give back the memory that calls keep for the next."""
+        with self._lock:
+            fitted_steps = list(self._fitted.values())
+        for fitted in fitted_steps:
+            if isinstance(fitted.compiled, StepWithArena):
+                fitted.compiled.release()
+
+    def _log(self, line: str) -> None:
+        if self._settings.verbose:
+            print(f"[coop_jax] {line}", file=sys.stderr, flush=True)
+
+
+def _copied(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf.copy() if hasattr(leaf, "copy") else leaf, tree)

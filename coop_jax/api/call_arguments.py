@@ -1,0 +1,81 @@
+"""Call arguments: which are static, and what makes two calls the same kind of call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from coop_jax.base import _compat, _compat_jit
+
+
+def kind_of_arguments(jitted: Any, args: tuple, kwargs: dict) -> Any:
+    """Equal for calls that one plan serves, as one executable of `jax.jit` would.
+
+    What `jax.jit` knows a call by: trees and static arguments, the abstract values of the
+    other leaves, their placement, and the configuration.
+
+    Raises:
+        ValueError, TypeError: `jax.jit`'s, if an argument is not valid.
+    """
+    signature, leaves = _compat_jit.parse_arguments(jitted, args, kwargs)
+    try:
+        avals = tuple(map(_compat_jit.abstract_value, leaves))
+    except (TypeError, OverflowError):
+        jitted.trace(*args, **kwargs)  # says which argument it is
+        raise
+    return (
+        signature,
+        avals,
+        tuple(map(_placement, leaves)),
+        _compat.trace_context(),
+    )
+
+
+def _placement(leaf: Any) -> Any:
+    """Where a leaf lies, None if that is where `jax.jit` would put it.
+
+    So the plan that was made for `ShapeDtypeStruct`s or for the first call, with arrays on
+    the default device, serves the later calls, too.
+    """
+    if _compat.is_traced([leaf]):
+        return None  # Its type says what is known of its sharding.
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, jax.sharding.Sharding):
+        return None
+    if isinstance(leaf, jax.Array) and not _compat_jit.is_committed(leaf):
+        return None
+    if len(sharding.device_set) > 1:
+        return sharding
+    [device] = sharding.device_set
+    if device != _compat.default_device():
+        return sharding
+    is_default = sharding.memory_kind in (None, device.default_memory().kind)
+    return None if is_default else sharding
+
+
+def map_dynamic(
+    jitted: Any, fn: Callable[[Any], Any], args: tuple, kwargs: dict
+) -> tuple[tuple, dict]:
+    """The arguments with a function applied to each that is not static."""
+    nums, static_names = _static(jitted, args)
+    return (
+        tuple(a if i in nums else fn(a) for i, a in enumerate(args)),
+        {k: v if k in static_names else fn(v) for k, v in kwargs.items()},
+    )
+
+
+def without_static(jitted: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The arguments that are not static."""
+    nums, static_names = _static(jitted, args)
+    return (
+        tuple(a for i, a in enumerate(args) if i not in nums),
+        {k: v for k, v in kwargs.items() if k not in static_names},
+    )
+
+
+def _static(jitted: Any, args: tuple) -> tuple[set[int], tuple[str, ...]]:
+    """Positions and names of the static arguments of a call."""
+    nums, names = _compat_jit.static_arguments(jitted)
+    return {i % len(args) for i in nums if -len(args) <= i < len(args)}, names

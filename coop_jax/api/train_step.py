@@ -1,0 +1,355 @@
+"""Front door: `remat_train_step`, a training step under a byte budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+
+from coop_jax.api.budgeted_jit import BudgetedJit, Settings
+from coop_jax.api.call_arguments import map_dynamic
+from coop_jax.api.frontends import equinox, flax_nnx
+from coop_jax.api.frontends.inner import Act
+from coop_jax.api.results_check import Check
+from coop_jax.arena.stats import ArenaStats, is_debugged
+from coop_jax.base import _compat_jit
+from coop_jax.base.budget import check_budget, format_bytes
+from coop_jax.emit.placements import PLACEMENTS
+from coop_jax.plan.planner import PlanOptions, planner_options
+from coop_jax.report import Plan
+
+
+def remat_train_step(
+    fn: Callable | None = None,
+    *,
+    budget: int | str,
+    planner: str | PlanOptions = "search",
+    placement: str = "xla",
+    arena_debug: bool | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
+    keep_unused: bool = False,
+    compiler_options: dict[str, Any] | None = None,
+    verbose: bool = False,
+) -> Any:
+    """Make a training step fit into a byte budget, with the least recomputation found.
+
+    Used like `jax.jit`, as a function or as a decorator::
+
+        step = coop_jax.remat_train_step(train_step, budget="12GiB", donate_argnums=0)
+
+        @coop_jax.remat_train_step(budget="60%", donate_argnums=0)
+        def train_step(state, batch): ...
+
+    On the first call for a kind of arguments the step is traced, planned, compiled and
+    measured; it computes the same values as `jax.jit(fn)`, and XLA's own figure for it
+    (arguments + results - aliased + temporaries, on one device) is at most the budget.
+    Arguments that the step replaces should be donated, as with `jax.jit`; on CPU,
+    arguments that are not are never copied except where a recomputation reads nothing
+    else. Flax NNX objects among the arguments are updated in place, as by `nnx.jit`, and
+    donated unless `donate_argnums` or `donate_argnames` says what is. Of pytrees with
+    Equinox modules the arrays are traced and the rest is static, as by `filter_jit`.
+
+    Under an outer transformation (`jit`, `grad`, `vmap`, `shard_map`) nothing can be
+    compiled: there the step is planned from the prediction alone, which is not verified;
+    where that exceeds the budget, a warning says so. Differentiated, it is the step as
+    written, `custom_jvp` and `custom_vjp` rules included.
+
+    The method is Coop's ("Coop: Memory is not a Commodity", NeurIPS 2023), run ahead of
+    time on the whole step.
+
+    Arguments:
+        fn: the step: a pure function of pytrees of arrays, its gradients and optimizer
+            update included, or one that updates Flax NNX objects. May already be jitted,
+            by `jax.jit`, `nnx.jit` or `equinox.filter_jit`: its options are kept, and
+            those given here come over them.
+        budget: bytes per device (int), or a string: `"12GiB"`, `"750MB"`, `"60%"` of
+            what the unmodified step needs, `"device"` for what the device reports.
+        planner: `"search"` (whole plans compared, never worse than the others),
+            `"lookahead"` (Coop with exact next uses), `"coop"` (the paper), `"dtr"`,
+            `"dte"`, or a `PlanOptions` with its switches.
+        placement: where planned tensors live. `"xla"`: XLA lays them out. `"arena"`, on
+            one CPU or NVIDIA GPU: those that wait long lie in one contiguous buffer, at
+            the plan's offsets, between being stored and being brought back by a custom
+            call. The buffer is allocated at the first call and kept for the later ones
+            (`release_arenas()` gives it back).
+            Under an outer transformation it is `"xla"` all the same.
+        arena_debug: whether these calls keep books: each checks that what it brings back
+            is what was stored, fills what is free with a pattern, and fails naming tensor,
+            offset and boundary; `arena_stats()` tells what they did. Default: the
+            environment variable `COOP_JAX_ARENA_DEBUG`.
+        in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums,
+            donate_argnames, keep_unused, compiler_options: as in `jax.jit`.
+        verbose: print a line to stderr for every compilation, and the plan.
+
+    Returns:
+        A `RematTrainStep`: callable, with `.plan(*args)`, `.check(*args)`,
+        `.lower(*args)`, `.trace(*args)`. Without `fn`, a decorator.
+
+    Raises:
+        InfeasibleBudgetError: on the first call, if no plan fits. It names the smallest
+            budget that does, and the operation that forbids less.
+        TypeError, ValueError: at once, if an argument is malformed.
+    """
+    jit_options = {
+        name: value
+        for name, value in {
+            "in_shardings": in_shardings,
+            "out_shardings": out_shardings,
+            "static_argnums": static_argnums,
+            "static_argnames": static_argnames,
+            "donate_argnums": donate_argnums,
+            "donate_argnames": donate_argnames,
+            "keep_unused": keep_unused or None,
+            "compiler_options": compiler_options,
+        }.items()
+        if value is not None
+    }
+    budget = check_budget(budget)
+    planner_options(planner, 64)  # raises now rather than on the first call
+    if placement not in PLACEMENTS:
+        raise ValueError(
+            f"`remat_train_step(placement=...)` must be one of {', '.join(PLACEMENTS)}. "
+            f"Got {placement!r}."
+        )
+    if arena_debug and placement != "arena":
+        raise ValueError(
+            '`remat_train_step(arena_debug=True)` needs `placement="arena"`. '
+            f"Got `placement={placement!r}`, which has no arena."
+        )
+    is_checked = placement == "arena" and is_debugged(arena_debug)
+
+    def decorate(function: Callable) -> RematTrainStep:
+        if not callable(function):
+            raise TypeError(
+                "`remat_train_step(fn, ...)` must be given a callable. "
+                f"Got {function!r} of type {type(function).__name__}."
+            )
+        settings = Settings(budget, planner, placement, is_checked, verbose)
+        return RematTrainStep(function, settings, jit_options)
+
+    return decorate if fn is None else decorate(fn)
+
+
+class RematTrainStep:
+    """A training step under a budget; made by `remat_train_step`.
+
+    Called like the function it was made from. One plan is made per kind of arguments
+    (shapes, types, shardings, static values) and kept. Safe to call from threads. Copies
+    and pickles hold the step and its settings, and plan anew.
+    """
+
+    def __init__(self, fn: Callable, settings: Settings, jit_options: dict[str, Any]):
+        functools.update_wrapper(self, fn, updated=())
+        self.__wrapped__ = fn
+        self._fn = fn
+        self._settings = settings
+        self._jit_options = jit_options
+        # By the library that wraps the call, and what it donates by itself.
+        self._steps: dict[Any, Any] = {}
+        self._sees_objects = False
+        self._direct = self._made_direct()
+
+    @property
+    def budget(self) -> int | str:
+        """As it was given, checked."""
+        return self._settings.budget
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._sees_objects:
+            return self._step_for(args, kwargs)(*args, **kwargs)
+        return self._direct(*args, **kwargs)
+
+    def plan(self, *args: Any, target: Any = None, **kwargs: Any) -> Plan:
+        """The plan for these arguments (arrays or `jax.ShapeDtypeStruct`s).
+
+        Arguments:
+            target: None for the devices that the arguments live on, or the name of one
+                that need not be there: `"h200"`, `"tpu v5e"`, `"cpu"`
+                (`coop_jax.targets.names()` lists them). Where the step itself takes an
+                argument called `target`, it is the step's: then use `plan_for`.
+
+        Raises:
+            InfeasibleBudgetError: if no plan fits.
+            ValueError: if the target's name is unknown or the arguments are sharded.
+            ImportError: if XLA's compiler for the target is not installed.
+        """
+        if target is not None and "target" in _parameters(self._fn):
+            kwargs, target = {**kwargs, "target": target}, None
+        return self.plan_for(target, args, kwargs)
+
+    def plan_for(self, target: str | None, args: tuple, kwargs: dict) -> Plan:
+        """As `plan`, without a way to confuse the target with the step's arguments."""
+        return self._within(
+            args, kwargs, lambda budgeted, args, kwargs: budgeted.plan(target, args, kwargs)
+        )
+
+    def check(self, *args: Any, **kwargs: Any) -> Check:
+        """Run the planned step and the step as written once, and compare all results.
+
+        What to do on the first day, with real arguments. Both run on copies, one after
+        the other, so the device needs room for the step as written and for the copies: a
+        smaller batch makes a plan of its own, at a percentage as budget a similar one.
+
+        Returns:
+            The largest difference of every result; prints as a short report. Planned
+            steps are evaluated in another order of fusion, so floats may differ by
+            roundings; integers do not.
+        """
+        return self._within(args, kwargs, BudgetedJit.check)
+
+    def called_by(self, caller: str) -> RematTrainStep:
+        """The same step, whose errors name another public function."""
+        settings = dataclasses.replace(self._settings, caller=caller)
+        return RematTrainStep(self._fn, settings, self._jit_options)
+
+    def arena_stats(self) -> ArenaStats:
+        """What the last call did in its arena, as the custom calls recorded it.
+
+        Waits for that call. Needs `arena_debug=True`. If it called the step as written,
+        or nothing was worth an arena, there are no events.
+
+        Raises:
+            RuntimeError: if there was no call, or no books were kept.
+        """
+        if not self._settings.keeps_books:
+            raise RuntimeError(
+                "`arena_stats()` needs the books of a step made by "
+                '`remat_train_step(placement="arena", arena_debug=True)`. Got one with '
+                f"`placement={self._settings.placement!r}` that keeps none."
+            )
+        return self._all_budgeted()[-1].arena_stats()
+
+    def release_arenas(self) -> None:
+        """Give back the memory that calls with `placement="arena"` keep for the next.
+
+        What other threads are calling just now keeps its arena. The next call allocates
+        again.
+        """
+        for budgeted in self._all_budgeted():
+            budgeted.release_arenas()
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """The planned step, lowered; as `jax.jit(fn).lower`."""
+        return self._within(args, kwargs, BudgetedJit.lower)
+
+    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+        """The planned step, traced; as `jax.jit(fn).trace`."""
+        return self._within(args, kwargs, BudgetedJit.trace)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Types of the results; nothing is planned. As `jax.jit(fn).eval_shape`."""
+        step = self._step_for(args, kwargs)
+        if isinstance(step, BudgetedJit):
+            return step.jitted.eval_shape(*args, **kwargs)
+        return step.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """Forget all plans; as `jax.jit(fn).clear_cache`."""
+        for budgeted in self._all_budgeted():
+            budgeted.clear_cache()
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __reduce__(self) -> Any:
+        return RematTrainStep, (self._fn, self._settings, self._jit_options)
+
+    def __deepcopy__(self, memo: dict) -> RematTrainStep:
+        # Like `copy.deepcopy` of a function, which is the function.
+        return RematTrainStep(self._fn, self._settings, self._jit_options)
+
+    def __repr__(self) -> str:
+        name = getattr(self._fn, "__qualname__", None) or repr(self._fn)
+        budget = self.budget
+        shown = budget if isinstance(budget, str) else format_bytes(budget)
+        planned = sum(budgeted.num_planned for budgeted in self._all_budgeted())
+        return f"RematTrainStep({name}, budget={shown}, {planned} planned)"
+
+    def _made_direct(self) -> Any:
+        """The function for calls without objects of a library."""
+        fn, options = self._fn, self._jit_options
+        if flax_nnx.is_jitted(fn):
+            return flax_nnx.NnxStep(fn, options, self._made, copies_shared=False)
+        if equinox.is_jitted(fn):
+            return equinox.FilterJittedStep(fn, options, self._made)
+        if _compat_jit.is_jitted(fn):
+            fn, own = _compat_jit.jit_parts(fn)
+            return self._made(jax.jit(fn, **_overlaid(own, options)))
+        return BudgetedJit(jax.jit(fn, **options), self._settings, self._detour)
+
+    def _made(self, jitted: Any) -> BudgetedJit:
+        return BudgetedJit(jitted, self._settings)
+
+    def _detour(self, args: tuple, kwargs: dict) -> Callable[[], Any] | None:
+        """The call of a plain step whose arguments are objects of a library."""
+        step = self._step_for(args, kwargs)
+        if step is self._direct:
+            return None
+        self._sees_objects = True
+        return lambda: step(*args, **kwargs)
+
+    def _step_for(self, args: tuple, kwargs: dict) -> Any:
+        """What runs a call with such arguments."""
+        if not isinstance(self._direct, BudgetedJit) or _compat_jit.is_jitted(self._fn):
+            return self._direct
+        fn, options = self._fn, self._jit_options
+        jitted = self._direct.jitted
+        dynamic_args, dynamic_kwargs = map_dynamic(jitted, lambda x: x, args, kwargs)
+        if flax_nnx.has_nodes((dynamic_args, dynamic_kwargs)):
+            donated = flax_nnx.donated(args, kwargs, options)
+            key = "nnx", *map(tuple, donated.values())
+            if key not in self._steps:
+                wrapped = flax_nnx.jitted_with(fn, {**options, **donated})
+                step = flax_nnx.NnxStep(
+                    wrapped, {}, self._made, copies_shared=bool(donated)
+                )
+                self._steps.setdefault(key, step)
+            return self._steps[key]
+        if equinox.has_modules((dynamic_args, dynamic_kwargs)):
+            if "equinox" not in self._steps:
+                step = equinox.FilteredStep(fn, options, self._made)
+                self._steps.setdefault("equinox", step)
+            return self._steps["equinox"]
+        return self._direct
+
+    def _within(self, args: tuple, kwargs: dict, act: Act) -> Any:
+        """Do something with the budgeted function of a call and the arguments it gets."""
+        step = self._step_for(args, kwargs)
+        if isinstance(step, BudgetedJit):
+            return act(step, args, kwargs)
+        return step.within(args, kwargs, act)
+
+    def _all_budgeted(self) -> list[BudgetedJit]:
+        steps = [self._direct, *self._steps.values()]
+        return [s if isinstance(s, BudgetedJit) else s.budgeted for s in steps]
+
+
+def _overlaid(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Options of a jitted function, and over them those given to `remat_train_step`.
+
+    Which arguments are static or donated is given by position, by name, or by both: one
+    that is given replaces both.
+    """
+    merged = dict(own)
+    for kind in ("static", "donate"):
+        names = f"{kind}_argnums", f"{kind}_argnames"
+        if any(name in given for name in names):
+            for name in names:
+                merged.pop(name, None)
+    return {**merged, **given}
+
+
+def _parameters(fn: Callable) -> frozenset[str]:
+    try:
+        return frozenset(inspect.signature(fn).parameters)
+    except (ValueError, TypeError):
+        return frozenset()

@@ -1,0 +1,44 @@
+"""Arena plot: addresses over time, of a plan or of the log of a run.
+
+Boundaries to the right, addresses upwards, a rectangle for every stay.
+"""
+
+from __future__ import annotations
+
+import os
+
+from coop_jax.arena.stats import ArenaStats
+from coop_jax.base import plotting
+
+# Okabe and Ito, told apart by colour-blind readers; neighbours in time differ.
+_COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#D55E00")
+
+
+def plot(stats: ArenaStats, path: str | os.PathLike[str], title: str | None) -> None:
+    """Save the picture; the format follows the file's ending."""
+    figure = plotting.new_figure(
+        "ArenaStats.plot(path)", "ArenaStats.address_map()", width=8
+    )
+    from matplotlib.patches import Rectangle
+
+    axes = figure.subplots()
+    rows = stats.address_map().tolist()
+    for number, (_, stored_at, loaded_at, offset, num_bytes) in enumerate(rows):
+        axes.add_patch(
+            Rectangle(
+                (stored_at, offset / 2**20),
+                loaded_at - stored_at,
+                num_bytes / 2**20,
+                facecolor=_COLOURS[number % len(_COLOURS)],
+                edgecolor="white",
+                linewidth=0.4,
+            )
+        )
+    axes.set(
+        xlim=(0, max((row[2] for row in rows), default=1) + 1),
+        ylim=(0, max(stats.arena_bytes, 1) / 2**20),
+        xlabel="boundary of the step",
+        ylabel="address in the arena, MiB",
+        title=title or f"{len(rows)} values in {stats.arena_bytes / 2**20:.1f} MiB",
+    )
+    plotting.save(figure, path)

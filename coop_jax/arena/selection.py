@@ -1,0 +1,140 @@
+"""Selection: which values spend which of their idle intervals in the arena.
+
+A value that is made long before it is read can wait in the arena instead of in a buffer
+of XLA's. The arena takes its bytes all the time, whether anything is in it or not, so the
+waits have to be chosen together: as much memory in the arena as possible, while what is
+outside of it never exceeds what the arena leaves. Two copies are the price of a wait, so
+it has to be long, and all copies together may take a small part of the step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from coop_jax.base import _compat
+from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.live_ranges import Lifetimes
+from coop_jax.targets import Target
+
+# A wait is worth two copies if it lasts this many times as long as they take.
+_WORTH = 5
+# All copies of a step, as a part of its modelled time, which on CPU is less than the time
+# it takes. A step whose arena is allocated once also touches less fresh memory: measured
+# step times with and without an arena are in `examples/results/arena_table_cpu.md`.
+_MOST_COPYING = 0.1
+# What arena and the rest may need together beyond what is alive at most.
+_SLACK = 0.02
+# Smaller values stay where they are: each costs a call's bookkeeping, and saves nothing.
+_LEAST_BYTES = 16 * 1024
+# Types that XLA packs several to a byte, and the one without bytes.
+_PACKED = frozenset("float0 float4_e2m1fn int1 int2 int4 uint1 uint2 uint4".split())
+# Sizes of the arena that are tried, as parts of what is alive at most.
+_SIZES = tuple(part / 20 for part in range(18, 0, -1))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sojourn:
+    """A wait in the arena: from after one use of a value to right before the next.
+
+    Attributes:
+        tensor: whose value it is.
+        num_bytes: its size.
+        after: the execution that makes or reads it before.
+        until: the execution that reads it next.
+    """
+
+    tensor: int
+    num_bytes: int
+    after: int
+    until: int
+
+
+def choose_sojourns(graph: StepGraph, lives: Lifetimes, target: Target) -> list[Sojourn]:
+    """The waits that fill the largest arena which costs (nearly) no memory.
+
+    Arguments:
+        graph: the step's graph.
+        lives: of the schedule.
+        target: whose bandwidth says what a copy takes.
+
+    Returns:
+        Sojourns in the order of their beginning; none if none is worth it.
+    """
+    live = lives.live_bytes(graph.in_pool_bytes)
+    if not live.any():
+        return []
+    seconds = graph.core.op_seconds[list(lives.operation)]
+    waits = _waits(graph, lives, np.concatenate([[0.0], np.cumsum(seconds)]), target)
+    budget = _MOST_COPYING * float(seconds.sum()) * target.bytes_per_second / 4
+    for part in _SIZES:
+        chosen = _fill(waits, live, int(part * live.max()), budget)
+        if chosen:
+            return sorted(chosen, key=lambda s: (s.after, s.tensor))
+    return []
+
+
+def can_be_stored(aval: object) -> bool:
+    """Does a custom call see the value's bytes? Not those of keys and packed types, and a
+    reference is no value."""
+    dtype = getattr(aval, "dtype", None)
+    return (
+        _compat.is_array(aval) and isinstance(dtype, np.dtype) and dtype.name not in _PACKED
+    )
+
+
+def _waits(
+    graph: StepGraph, lives: Lifetimes, clock: np.ndarray, target: Target
+) -> list[Sojourn]:
+    """Every wait between two uses that is worth two copies."""
+    found = []
+    for version in lives.versions:
+        num_bytes = graph.in_pool_bytes[version.tensor]
+        if num_bytes < _LEAST_BYTES or not can_be_stored(
+            graph.tensors[version.tensor].aval
+        ):
+            continue
+        # Each of the two reads and writes all bytes.
+        least = _WORTH * 4 * num_bytes / target.bytes_per_second
+        for after, until in zip(version.uses, version.uses[1:], strict=False):
+            if until - after > 1 and clock[until] - clock[after + 1] >= least:
+                found.append(Sojourn(version.tensor, num_bytes, after, until))
+    return found
+
+
+def _fill(
+    waits: Sequence[Sojourn], live: np.ndarray, arena_bytes: int, copied_bytes: float
+) -> list[Sojourn] | None:
+    """Waits that leave nowhere more than fits beside an arena of that size.
+
+    Where most is left outside beyond that, the wait that spans most of all such excess
+    is put into the arena. None if that leads nowhere, or copies more than it may.
+    """
+    excess = live - int((1 + _SLACK) * live.max()) + arena_bytes
+    inside = np.zeros(len(live), np.int64)
+    size = np.array([w.num_bytes for w in waits], np.int64)
+    begin = np.array([w.after + 1 for w in waits], np.int64)
+    end = np.array([w.until for w in waits], np.int64)
+    free = np.ones(len(waits), bool)
+    chosen: list[Sojourn] = []
+    copied = 0
+    while excess[worst := int(np.argmax(excess))] > 0:
+        area = np.concatenate([[0], np.cumsum(np.maximum(excess, 0))])
+        candidates = np.flatnonzero(free & (begin <= worst) & (worst < end))
+        score = area[end[candidates]] - area[begin[candidates]]
+        for k in candidates[np.argsort(-score, kind="stable")]:
+            stay = slice(begin[k], end[k])
+            if inside[stay].max() + size[k] <= arena_bytes:
+                break
+        else:
+            return None
+        free[k] = False
+        inside[stay] += size[k]
+        excess[stay] -= size[k]
+        copied += size[k]
+        if copied > copied_bytes:
+            return None
+        chosen.append(waits[k])
+    return chosen

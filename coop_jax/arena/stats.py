@@ -1,0 +1,145 @@
+"""Arena statistics: what happened in the arena while a step ran.
+
+A debugged step's exchanges write books (`xla_ext/ffi/books.h`); this reads them. The same
+table can be made from the plan, which says what ought to happen: they are equal, event by
+event.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+
+import numpy as np
+
+from coop_jax import _ext
+from coop_jax.arena.layout import ArenaPlan
+
+STORE, LOAD = 0, 1
+_VARIABLE = "COOP_JAX_ARENA_DEBUG"
+_numbers = itertools.count(1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArenaStats:
+    """What one run of a step did in its arena.
+
+    Attributes:
+        arena_bytes: the size of the arena.
+        events: int64, one row per copy in the order of execution: boundary, kind
+            (0: stored, 1: brought back), tensor, offset, bytes.
+    """
+
+    arena_bytes: int
+    events: np.ndarray
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes stored and bytes brought back, together."""
+        return int(self.events[:, 4].sum())
+
+    @property
+    def high_water_bytes(self) -> int:
+        """The highest address that was in use."""
+        return int((self.events[:, 3] + self.events[:, 4]).max(initial=0))
+
+    def address_map(self) -> np.ndarray:
+        """int64, one row per stay: tensor, stored at, brought back at, offset, bytes."""
+        since: dict[tuple[int, int], int] = {}
+        rows = []
+        for boundary, kind, tensor, offset, num_bytes in self.events.tolist():
+            if kind == STORE:
+                since[tensor, offset] = boundary
+            else:
+                begin = since.pop((tensor, offset))
+                rows.append((tensor, begin, boundary, offset, num_bytes))
+        return np.array(sorted(rows, key=lambda r: (r[1], r[3])), np.int64).reshape(-1, 5)
+
+    def occupancy(self) -> np.ndarray:
+        """int64, one row per boundary with an exchange, after it: boundary, bytes in use,
+        free bytes below the arena's end, bytes of the largest free piece."""
+        blocks: dict[int, int] = {}
+        rows = []
+        for boundary, events in itertools.groupby(self.events.tolist(), lambda e: e[0]):
+            for _, kind, _, offset, num_bytes in events:
+                if kind == STORE:
+                    blocks[offset] = num_bytes
+                else:
+                    del blocks[offset]
+            used = sum(blocks.values())
+            largest = _largest_gap(blocks, self.arena_bytes)
+            rows.append((boundary, used, self.arena_bytes - used, largest))
+        return np.array(rows, np.int64).reshape(-1, 4)
+
+    def fragmentation(self) -> np.ndarray:
+        """Per boundary, the part of the free bytes that is not in the largest free piece;
+        0 where nothing is free."""
+        occupancy = self.occupancy()
+        free, largest = occupancy[:, 2], occupancy[:, 3]
+        return 1 - np.divide(largest, free, out=np.ones(len(free)), where=free > 0)
+
+    def plot(self, path: str | os.PathLike[str], title: str | None = None) -> None:
+        """Save a picture of the address map; needs matplotlib.
+
+        Arguments:
+            path: of the file; its ending says the format.
+            title: of the picture.
+        """
+        from coop_jax.arena import plot
+
+        plot.plot(self, path, title)
+
+    def __str__(self) -> str:
+        occupancy = self.occupancy()
+        lines = [
+            f"arena of {self.arena_bytes / 2**20:.1f} MiB, used up to "
+            f"{self.high_water_bytes / 2**20:.1f} MiB",
+            f"  {len(occupancy)} exchanges, {len(self.events)} copies, "
+            f"{self.moved_bytes / 2**20:.1f} MiB moved",
+            f"  most in use {occupancy[:, 1].max(initial=0) / 2**20:.1f} MiB, "
+            f"fragmentation at most {self.fragmentation().max(initial=0):.1%}",
+        ]
+        return "\n".join(lines)
+
+
+def planned_stats(arena: ArenaPlan) -> ArenaStats:
+    """What a run has to do: loads before stores at every boundary, as the handlers."""
+    loads = [
+        (s.loaded_at, 0, i, (s.loaded_at, LOAD, s.tensor, s.offset, s.num_bytes))
+        for i, s in enumerate(arena.stays)
+    ]
+    stores = [
+        (s.stored_at, 1, i, (s.stored_at, STORE, s.tensor, s.offset, s.num_bytes))
+        for i, s in enumerate(arena.stays)
+    ]
+    rows = [row for _, _, _, row in sorted(loads + stores)]
+    return ArenaStats(arena.arena_bytes, np.array(rows, np.int64).reshape(-1, 5))
+
+
+def recorded_stats(arena: ArenaPlan, books: int) -> ArenaStats | None:
+    """What the handlers wrote of the last run that finished; None before the first."""
+    if not arena.stays:
+        return planned_stats(arena)
+    events = _ext.last_arena_events(books)
+    return None if events is None else ArenaStats(arena.arena_bytes, np.array(events.rows))
+
+
+def new_books() -> int:
+    """A number for the books of another step."""
+    return next(_numbers)
+
+
+def is_debugged(arena_debug: bool | None) -> bool:
+    """The argument, or without one what the environment says."""
+    if arena_debug is not None:
+        return arena_debug
+    return os.environ.get(_VARIABLE, "") not in ("", "0")
+
+
+def _largest_gap(blocks: dict[int, int], end: int) -> int:
+    largest, at = 0, 0
+    for offset in sorted(blocks):
+        largest = max(largest, offset - at)
+        at = offset + blocks[offset]
+    return max(largest, end - at)

@@ -1,0 +1,1 @@
+"""XLA:GPU alone."""

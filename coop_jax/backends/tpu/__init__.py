@@ -1,0 +1,1 @@
+"""XLA:TPU alone: two memories, bfloat16 storage, layouts, packing."""

@@ -1,0 +1,22 @@
+"""Compiler options: those of every version of a step on a TPU.
+
+XLA:TPU packs its main memory like an allocator at run time, each buffer into the smallest
+gap when it begins. That leaves gaps, in plans more than in steps as written. Only where the
+result is more than the device has does XLA pack again, by size and by length of life, which
+leaves hardly any. A budget is there to be kept on any device: so XLA is told to pack well
+at once, for the step as written, for policies that it is compared with, and for plans. It
+changes nothing but addresses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_OF_PLATFORM: dict[str, dict[str, Any]] = {
+    "tpu": {"xla_tpu_buffer_assignment_enable_fast_merge_fallback": False},
+}
+
+
+def compiler_options(platform: str, given: dict[str, Any] | None) -> dict[str, Any]:
+    """Those of a platform, by JAX's name, and over them those that the user gave."""
+    return {**_OF_PLATFORM.get(platform, {}), **(given or {})}

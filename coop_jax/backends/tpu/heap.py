@@ -1,0 +1,130 @@
+"""TPU heap: what XLA:TPU is expected to need for a schedule.
+
+XLA:TPU moves values between its main memory and the chip's own (`backends.tpu.vmem`).
+What lies in main memory it packs as XLA:CPU and XLA:GPU do, with the option that
+`backends.tpu.compiler_options` sets: by size or by length of life, which leaves hardly any
+gaps. What it keeps in VMEM is not known exactly, so the plan is packed for several guesses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from coop_jax import _ext
+from coop_jax.backends.tpu.chen_schedules import LayeredSchedule
+from coop_jax.backends.tpu.list_schedule import in_free_order
+from coop_jax.backends.tpu.vmem import NearMemory, far_spans
+from coop_jax.emit.segments import counts_without_guards
+from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.live_ranges import Lifetimes, lifetimes
+from coop_jax.plan.planner import COMPUTE, RECOMPUTE, Schedule
+
+# How long values wait near, in times of their copy, and for what part of the near memory
+# there is room: what XLA reserves of it and loses between blocks is not known.
+_GUESSES = tuple(
+    NearMemory(room, most_copies) for most_copies in (64, 100) for room in (0.9, 1.0)
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpectedHeap:
+    """What the heap is expected to take.
+
+    Attributes:
+        bytes: the median over the guesses.
+        spread_bytes: half the standard deviation over them.
+    """
+
+    bytes: int
+    spread_bytes: int
+
+
+def expected_heap(graph: StepGraph, schedule: Any) -> ExpectedHeap:
+    """What XLA:TPU is expected to need for the tensors and workspaces of a schedule.
+
+    Layered plans are cut without guards and run as XLA likes: it tries several orders and
+    takes the best. Here that is the plan's or the free one.
+    """
+    orders = [lifetimes(graph, schedule)]
+    if isinstance(schedule, LayeredSchedule):
+        counts = counts_without_guards(graph, schedule)
+        orders.append(in_free_order(graph, orders[0], counts))
+    found = (_packed(graph, schedule, lives) for lives in orders)
+    return min(found, key=lambda expected: expected.bytes)
+
+
+def _packed(graph: StepGraph, schedule: Any, lives: Lifetimes) -> ExpectedHeap:
+    packed = [
+        _ext.xla_heap_bytes(
+            *_blocks(graph, schedule, lives, near), alignment=schedule.alignment
+        )
+        for near in _GUESSES
+    ]
+    return ExpectedHeap(int(np.median(packed)), int(np.std(packed)) // 2)
+
+
+def bytes_alive(graph: StepGraph, schedule: Schedule) -> int:
+    """The most bytes that a schedule keeps alive in main memory at once.
+
+    XLA needs hardly more for a step as written: up to the peak, where the forward pass
+    ends, it frees little, and so leaves no gaps.
+    """
+    return _most_alive(*blocks_in_main_memory(graph, schedule))
+
+
+def _most_alive(first: np.ndarray, last: np.ndarray, size: np.ndarray) -> int:
+    change = np.zeros(max(last, default=0) + 2, np.int64)
+    np.add.at(change, first, size)
+    np.add.at(change, last + 1, -size)
+    return int(np.cumsum(change).max())
+
+
+def blocks_in_main_memory(graph: StepGraph, schedule: Schedule) -> np.ndarray:
+    """First and last execution, and bytes, of what lies in main memory."""
+    return _blocks(graph, schedule, lifetimes(graph, schedule), _GUESSES[0])
+
+
+def _blocks(
+    graph: StepGraph, schedule: Any, lives: Lifetimes, near: NearMemory
+) -> np.ndarray:
+    blocks: list[list[int]] = []
+    # Blocks that last to their version's end, where another version may take them over.
+    ended: dict[tuple[int, int], list[int]] = {}
+    taken_over = _taken_over(schedule)
+    for version, span in zip(lives.versions, far_spans(graph, lives, near), strict=True):
+        if span is None:
+            continue
+        first, last = span
+        old = taken_over.get((version.first, version.tensor), -1)
+        block = ended.pop((old, first - 1), None) if first == version.first else None
+        if block is None:
+            block = [first, last, graph.in_pool_bytes[version.tensor]]
+            blocks.append(block)
+        block[1] = last
+        if last == version.last:
+            ended[version.tensor, last] = block
+    blocks += [[at, at, n] for at, n in enumerate(lives.workspace_bytes.tolist()) if n]
+    first, last, size = np.array(blocks, np.int64).reshape(-1, 3).T
+    begins = _begin_together(graph, lives)
+    return np.stack([begins[first], begins[last], size])
+
+
+def _begin_together(graph: StepGraph, lives: Lifetimes) -> np.ndarray:
+    """By execution the first of those that one fusion of XLA's runs."""
+    made_at = np.array([-1, *(graph.made_at[operation] for operation in lives.operation)])
+    is_next = (made_at[1:] == made_at[:-1]) & (made_at[1:] >= 0)
+    number = np.arange(len(is_next))
+    return np.maximum.accumulate(np.where(is_next, 0, number))
+
+
+def _taken_over(schedule: Any) -> dict[tuple[int, int], int]:
+    """The tensor whose block a tensor takes over, by execution and the new tensor."""
+    execution = np.cumsum(np.isin(schedule.steps[:, 0], (COMPUTE, RECOMPUTE))) - 1
+    return {
+        (int(execution[step]), tensor): old
+        for step, tensor, _, old in schedule.placements.tolist()
+        if old >= 0
+    }

@@ -1,0 +1,122 @@
+"""Pool sweep: plans for many pool sizes, as XLA:TPU has a second memory on the chip.
+
+On a TPU what a step needs is not what its plan keeps alive, but what of that lies in main
+memory (`backends.tpu.heap`), and a plan that keeps less may well need more. Plans are cheap
+and compilations are not: so plan for sizes around the room there is, and compile what is
+expected to fit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from coop_jax.backends.tpu.chen_schedules import LayeredSchedule, layered_schedules
+from coop_jax.backends.tpu.heap import ExpectedHeap, expected_heap
+from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.planner import PlanOptions, key_of, plan_pool
+
+# From this part of the room, and what there is room for on the chip, downwards by this
+# factor.
+_FIRST = 1.25
+_FACTOR = 0.97
+# So many plans in a row that need this part of the room at most end the scan: the next
+# ones recompute more, and need less than there is.
+_ENOUGH = 4
+_WELL_WITHIN = 0.85
+# The tightest plans: from the smallest pool upwards.
+_TIGHTEST = 10
+# What a plan keeps alive where no single operation needs more, as part of the pool: other
+# values in other places, and so other gaps.
+_PREFERENCES = (None, 0.85)
+_TIGHTEST_PREFERENCES = (None, 0.93, 0.85, 0.75)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scanned:
+    """A plan, and what its step is expected to need."""
+
+    graph: StepGraph
+    schedule: Any
+    expected: ExpectedHeap
+
+    @property
+    def likely_bytes(self) -> int:
+        """What it hardly needs more than."""
+        return self.expected.bytes + self.expected.spread_bytes
+
+    @property
+    def is_layered(self) -> bool:
+        """Is it one of `chen_schedules`, which are cut without guards?"""
+        return isinstance(self.schedule, LayeredSchedule)
+
+    @property
+    def key(self) -> bytes:
+        return key_of(self.graph, self.schedule)
+
+    @property
+    def recompute_seconds(self) -> float:
+        return self.schedule.statistics.recompute_seconds
+
+
+def scan_down(
+    graphs: Sequence[StepGraph], options: PlanOptions, room: int
+) -> list[Scanned]:
+    """Plans around a room in bytes, those that recompute least first."""
+    found = _layered(graphs)
+    pool, within = _FIRST * room + graphs[0].target.near_bytes, 0
+    while within < _ENOUGH:
+        plans = list(_plans(graphs, options, int(pool), _PREFERENCES))
+        if not plans:
+            break
+        found.update((plan.key, plan) for plan in plans)
+        fits = min(plan.likely_bytes for plan in plans) <= _WELL_WITHIN * room
+        within = within + 1 if fits else 0
+        pool *= _FACTOR
+    return sorted(found.values(), key=lambda plan: plan.recompute_seconds)
+
+
+def scan_tightest(
+    graphs: Sequence[StepGraph], options: PlanOptions, smallest_pool: int
+) -> list[Scanned]:
+    """Plans with the smallest pools, the most promising first."""
+    found: dict[bytes, Scanned] = {}
+    for i in range(_TIGHTEST):
+        pool = int(smallest_pool / _FACTOR**i) + 1
+        plans = _plans(graphs, options, pool, _TIGHTEST_PREFERENCES)
+        found.update((plan.key, plan) for plan in plans)
+    most = max((plan.likely_bytes for plan in found.values()), default=0)
+    layered = _layered(graphs).items()
+    found.update((key, plan) for key, plan in layered if plan.likely_bytes <= most)
+    return sorted(found.values(), key=_promise)
+
+
+def _layered(graphs: Sequence[StepGraph]) -> dict[bytes, Scanned]:
+    plans = (
+        Scanned(graph, schedule, expected_heap(graph, schedule))
+        for graph in graphs
+        for schedule in layered_schedules(graph, graph.target.alignment_bytes)
+    )
+    return {plan.key: plan for plan in plans}
+
+
+def _promise(plan: Scanned) -> float:
+    """Bytes, squared, times time: a hundredth of the bytes is worth two of the time. Nobody
+    wants the last byte for twice the time; and the more runs again, the less is known of
+    what XLA makes of it: it chooses the order."""
+    return plan.likely_bytes**2 * plan.schedule.statistics.compute_overhead
+
+
+def _plans(
+    graphs: Sequence[StepGraph],
+    options: PlanOptions,
+    pool_bytes: int,
+    preferences: Sequence[float | None],
+) -> Iterator[Scanned]:
+    for graph in graphs:
+        for part in preferences:
+            preferred = None if part is None else int(part * pool_bytes)
+            schedule = plan_pool(graph, pool_bytes, options, preferred)
+            if schedule is not None:
+                yield Scanned(graph, schedule, expected_heap(graph, schedule))

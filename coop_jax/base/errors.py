@@ -1,0 +1,99 @@
+"""Errors that a user of the package can meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coop_jax.base.budget import budget_of, format_bytes
+
+
+class InfeasibleBudgetError(ValueError):
+    """No plan was found whose compiled step fits the budget.
+
+    A budget that no plan can keep is refused before any plan is made. The message then
+    tells the bytes that no plan can go below and those of the step as written, and what is
+    in between is found when `smallest_bytes` is first read: at most two plans are compiled.
+
+    Attributes:
+        budget_bytes: what was asked for.
+        smallest_bytes: the smallest budget that works, never more than the step needs as
+            written: XLA's own figure of a step that was compiled, or a prediction where
+            nothing can be compiled.
+        operation: the operation that forbids less, with its source line; None where the
+            arguments and results alone take so much.
+    """
+
+    def __init__(
+        self,
+        budget_bytes: int,
+        smallest_bytes: int | Callable[[], int],
+        operation: str | None,
+        *,
+        least_bytes: int = 0,
+        unmodified_bytes: int | None = None,
+        advice: str = "",
+        is_predicted: bool = False,
+        caller: str = "remat_train_step",
+    ) -> None:
+        """
+        Arguments:
+            smallest_bytes: or how to find it.
+            least_bytes: what no plan can go below.
+            unmodified_bytes: what the step needs as written; None if that is too much to
+                be compiled.
+            advice: a sentence on the operation.
+            is_predicted: nothing was compiled that needs `smallest_bytes`.
+            caller: the function that the budget was given to.
+        """
+        self.budget_bytes = budget_bytes
+        self.operation = operation
+        self._smallest = smallest_bytes
+        if callable(smallest_bytes):
+            needed_bytes, how = least_bytes, "which no plan can go below"
+        else:
+            needed_bytes = smallest_bytes
+            how = "by prediction" if is_predicted else "as compiled by XLA"
+        why = f"the operation that forbids less is {operation}"
+        if operation is None:
+            why = "its arguments and results alone take so much"
+        raise_it = "Raise the budget to that figure"
+        if callable(smallest_bytes):
+            raise_it = _raise_between(unmodified_bytes)
+        super().__init__(
+            f"`{budget_of(caller)}` must be at least {needed_bytes} bytes "
+            f"({format_bytes(needed_bytes)}, {how}) for this step: {why}.{advice} "
+            f"Got {budget_bytes} bytes ({format_bytes(budget_bytes)}). {raise_it}, reduce "
+            "the batch, or donate arguments that the step replaces (`donate_argnums`)."
+        )
+
+    @property
+    def smallest_bytes(self) -> int:
+        if callable(self._smallest):
+            self._smallest = self._smallest()
+        return self._smallest
+
+    def __reduce__(self) -> tuple:
+        return _restored, (
+            str(self),
+            self.budget_bytes,
+            self.smallest_bytes,
+            self.operation,
+        )
+
+
+def _raise_between(unmodified_bytes: int | None) -> str:
+    smallest = "`smallest_bytes` of this error, which compiles at most two plans to find it"
+    if unmodified_bytes is None:
+        return f"Raise the budget to {smallest}"
+    return (
+        f"The step as written needs {unmodified_bytes} bytes "
+        f"({format_bytes(unmodified_bytes)}). Raise the budget to that, or to {smallest}"
+    )
+
+
+def _restored(
+    message: str, budget_bytes: int, smallest_bytes: int, operation: str | None
+) -> InfeasibleBudgetError:
+    error = InfeasibleBudgetError(budget_bytes, smallest_bytes, operation)
+    error.args = (message,)
+    return error

@@ -1,0 +1,100 @@
+"""Strict values: numbers and flags of exactly the type that is asked for.
+
+Python counts True as 1 and NumPy reads "64" as a number; where bytes are planned both are
+mistakes. `what` names the argument in the message, `todo` says what to do.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from typing import Any
+
+import numpy as np
+
+_LONGEST = 80
+LARGEST_INT64 = 2**63 - 1
+
+
+def shown(value: Any) -> str:
+    """`repr(value)`, cut off where a message would get unreadable."""
+    try:
+        text = repr(value)
+    except ValueError:  # An integer of more digits than Python prints.
+        return f"an {type(value).__name__} of too many digits"
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+
+
+def whole_bytes(
+    what: str,
+    value: Any,
+    todo: str,
+    *,
+    least: int = -LARGEST_INT64 - 1,
+    most: int = LARGEST_INT64,
+) -> int:
+    """Bytes as a Python or NumPy integer in a range; no bool.
+
+    Raises:
+        TypeError: it is none.
+        ValueError: it is out of range.
+    """
+    try:
+        number = None if _is_bool(value) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise TypeError(
+            f"{what} must be a whole number of bytes. Got {shown(value)}. {todo}"
+        )
+    if not least <= number <= most:
+        raise ValueError(
+            f"{what} must be in [{_power(least)}, {_power(most + 1)}). "
+            f"Got {shown(value)}. {todo}"
+        )
+    return number
+
+
+def real_number(what: str, value: Any, todo: str) -> float:
+    """A Python or NumPy number that is finite and not negative; no bool.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is negative, infinite or not a number.
+    """
+    if _is_bool(value) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{what} must be a number. Got {shown(value)}. {todo}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not 0 <= number < math.inf:
+        raise ValueError(
+            f"{what} must be finite and not negative. Got {shown(value)}. {todo}"
+        )
+    return number
+
+
+def flag(what: str, value: Any, todo: str) -> bool:
+    """A Python or NumPy bool.
+
+    Raises:
+        TypeError: it is none, also if it is 0 or 1.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{what} must be True or False. Got {shown(value)}. {todo}")
+    return bool(value)
+
+
+def _is_bool(value: Any) -> bool:
+    kind = getattr(getattr(value, "dtype", None), "kind", None)
+    return isinstance(value, bool) or kind == "b"
+
+
+def _power(bound: int) -> str:
+    """`2**48` for a power of two too long to be read."""
+    size = abs(bound)
+    if size < 2**20 or size & (size - 1):
+        return str(bound)
+    return f"{'-' if bound < 0 else ''}2**{size.bit_length() - 1}"

@@ -1,0 +1,82 @@
+"""Plot: a comparison as a picture, bytes to the right, modelled time upwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from coop_jax.base import plotting
+
+if TYPE_CHECKING:
+    from coop_jax.comparison.table import Comparison, Row
+
+# Okabe and Ito: told apart by colour-blind readers.
+_STYLES = {
+    "unmodified": ("#000000", "s"),
+    "checkpoint": ("#D55E00", "^"),
+    "coop_jax": ("#0072B2", "o"),
+}
+
+
+def plot(comparison: Comparison, path: str | os.PathLike[str], title: str | None) -> None:
+    """Save the picture; the format follows the file's ending."""
+    figure = plotting.new_figure("Comparison.plot(path)", "Comparison.markdown()", width=7)
+    axes = figure.subplots()
+    base_seconds = comparison.unmodified.modelled_seconds or 1.0
+    for kind, (colour, marker) in _STYLES.items():
+        points = _points((r for r in comparison.rows if r.kind == kind), base_seconds)
+        if not points:
+            continue
+        sizes, times = zip(*points.values(), strict=True)
+        axes.plot(sizes, times, marker, color=colour, label=kind)
+        if kind != "unmodified":
+            sizes, times = zip(*frontier(list(points.values())), strict=True)
+            axes.step(sizes, times, where="post", color=colour, linewidth=1, alpha=0.6)
+        if kind == "checkpoint":
+            for name, point in points.items():
+                axes.annotate(
+                    name,
+                    point,
+                    xytext=(4, 4),
+                    textcoords="offset points",
+                    fontsize=7,
+                    color=colour,
+                )
+    axes.set(
+        xlabel="MiB that XLA needs for the step",
+        ylabel="modelled time, unmodified = 1",
+        title=title or f"Recomputation against memory, {comparison.target}",
+    )
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.legend(frameon=False)
+    plotting.save(figure, path)
+
+
+def frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points that no other undercuts in both figures, from few bytes to many."""
+    best = float("inf")
+    kept = []
+    for size, time in sorted(points):
+        if time < best:
+            best = time
+            kept.append((size, time))
+    return kept
+
+
+def optimal(rows: Iterable[Row]) -> list[Row]:
+    """The rows that no other beats; one of those that are equal in bytes and time."""
+    kept: list[Row] = []
+    for row in rows:
+        if not any(other.beats(row) for other in kept):
+            kept = [*(other for other in kept if not row.beats(other)), row]
+    return kept
+
+
+def _points(rows: Iterable[Row], base_seconds: float) -> dict[str, tuple[float, float]]:
+    """What is known of both, by name: MiB and time relative to the unmodified step."""
+    return {
+        row.name: (row.measured_bytes / 2**20, row.modelled_seconds / base_seconds)
+        for row in rows
+        if row.measured_bytes is not None and row.modelled_seconds is not None
+    }

@@ -1,0 +1,112 @@
+"""Recompute counts: how often a step computes each equation, whoever decided so.
+
+The steps of a comparison repeat work in different ways: `jax.checkpoint` in calls that
+its lowering puts behind barriers, coop_jax behind fences. Both are barriers that XLA
+does not merge across. So every step is counted in the same two readings of its jaxpr:
+with the barriers in place, equal equations merged between them (that is what runs), and
+without, everything equal merged (that is what a step without recomputation would run).
+An equation of the second is executed as often as the first has it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+from typing import Any
+
+from coop_jax.backends.cpu.pool_gradient import original
+from coop_jax.base import _compat
+from coop_jax.base._compat import Literal
+from coop_jax.emit.fence import fence_equation
+from coop_jax.trace.costs import flops
+from coop_jax.trace.cse import equation_key
+from coop_jax.trace.inline import CHECKPOINTS, flatten
+from coop_jax.trace.program import Program, all_equations
+
+_BARRIERS = ("coop_fence", "coop_after", "optimization_barrier")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Executed:
+    """What a step executes.
+
+    Attributes:
+        program: the step without recomputation: every equation once, no barriers.
+        times: how often the step executes each equation of `program`.
+        flops: floating point operations of the whole step, recomputation included.
+    """
+
+    program: Program
+    times: tuple[int, ...]
+    flops: int
+
+
+def executed(closed: Any, donated: tuple[bool, ...]) -> Executed:
+    """Count what a traced step executes.
+
+    Arguments:
+        closed: the step's closed jaxpr, as `jax.jit(step).trace(...).jaxpr` gives it.
+        donated: one flag per input.
+    """
+    numbers = itertools.count()
+    program = flatten(
+        closed,
+        donated,
+        # Numbered, so that no two barriers are equal and merge.
+        barrier=lambda before, after: fence_equation(before, after, -1 - next(numbers)),
+    )
+    same: dict[Any, Any] = {}
+    first_of: dict[Any, int] = {}
+    eqns: list[Any] = []
+    times: Counter[int] = Counter()
+    total_flops = 0
+
+    def read(atom: Any) -> Any:
+        return atom if isinstance(atom, Literal) else same.get(atom, atom)
+
+    for eqn in program.eqns:
+        invars = [read(v) for v in eqn.invars]
+        if eqn.primitive.name in _BARRIERS:
+            # What only has to be there first gives no result.
+            same.update(zip(eqn.outvars, invars, strict=False))
+            continue
+        eqn = original(eqn.replace(invars=invars))
+        total_flops += flops(eqn)
+        key = equation_key(eqn)
+        index = len(eqns) if key is None else first_of.setdefault(key, len(eqns))
+        times[index] += 1
+        if index == len(eqns):
+            eqns.append(eqn)
+            continue
+        first = eqns[index]
+        kept = [
+            # A result that the first execution dropped and this one needs.
+            mine if isinstance(theirs, _compat.DropVar) else theirs
+            for mine, theirs in zip(eqn.outvars, first.outvars, strict=True)
+        ]
+        eqns[index] = first.replace(outvars=kept)
+        same.update(
+            (mine, result)
+            for mine, result in zip(eqn.outvars, kept, strict=True)
+            if mine is not result
+        )
+    merged = dataclasses.replace(
+        program, eqns=tuple(eqns), outvars=tuple(read(v) for v in program.outvars)
+    )
+    return Executed(merged, tuple(times[i] for i in range(len(eqns))), total_flops)
+
+
+def saved_names(closed: Any) -> frozenset[str]:
+    """The names that `jax.ad_checkpoint.checkpoint_name` gave to values of a step."""
+    return frozenset(
+        eqn.params["name"] for eqn in all_equations(closed) if eqn.primitive.name == "name"
+    )
+
+
+def recomputes(closed: Any) -> bool:
+    """Does a step hold a `jax.checkpoint` that was differentiated?"""
+    return any(
+        eqn.primitive.name in CHECKPOINTS and eqn.params.get("differentiated")
+        for eqn in all_equations(closed)
+    )

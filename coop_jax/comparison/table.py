@@ -1,0 +1,175 @@
+"""Table: the rows of `coop_jax.compare`, as a table and as a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any, Literal
+
+from coop_jax.base.budget import format_bytes
+from coop_jax.comparison import plot
+
+Kind = Literal["unmodified", "checkpoint", "coop_jax"]
+
+_COLUMNS = (
+    "step",
+    "kind",
+    "budget",
+    "predicted",
+    "XLA's bytes",
+    "of unmodified",
+    "FLOPs",
+    "modelled time",
+    "measured time",
+    "compilations",
+    "note",
+)
+_LEFT_ALIGNED = ("step", "kind", "note")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One version of the step. None stands for what is not known.
+
+    Attributes:
+        name: the policy's, or where coop_jax's budget comes from.
+        kind: `"unmodified"`, `"checkpoint"` or `"coop_jax"`.
+        budget_bytes: what coop_jax was given.
+        predicted_bytes: what the planner expected before it was compiled, for the
+            unmodified step and for coop_jax.
+        measured_bytes: XLA's arguments + results - aliased + temporaries on one device;
+            None where the budget is infeasible.
+        flops: floating point operations that are executed, recomputation included.
+        modelled_seconds: of one execution, by the planner's model of the target.
+        measured_ratio: median time of the step, relative to the unmodified one that
+            ran in turns with it.
+        num_compilations: how often XLA compiled to get the step, the compilations of
+            the unmodified step that coop_jax needs included.
+        note: what else has to be said.
+    """
+
+    name: str
+    kind: Kind
+    budget_bytes: int | None = None
+    predicted_bytes: int | None = None
+    measured_bytes: int | None = None
+    flops: int | None = None
+    modelled_seconds: float | None = None
+    measured_ratio: float | None = None
+    num_compilations: int = 1
+    note: str = ""
+
+    def beats(self, other: Row) -> bool:
+        """Does it need at most the other's bytes, and at most its modelled time?"""
+        return _at_most(self.measured_bytes, other.measured_bytes) and _at_most(
+            self.modelled_seconds, other.modelled_seconds
+        )
+
+
+def _at_most(ours: float | None, others: float | None) -> bool:
+    return ours is not None and others is not None and ours <= others
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+    """What versions of one step need and cost; prints as a table.
+
+    Attributes:
+        target: the name of the device that the step was compiled for.
+        rows: the unmodified step, `jax.checkpoint` by policy, coop_jax by budget.
+    """
+
+    target: str
+    rows: tuple[Row, ...]
+
+    @property
+    def unmodified(self) -> Row:
+        return self.row("unmodified")
+
+    def row(self, name: str) -> Row:
+        """The row of that name."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise ValueError(
+            f"`Comparison.row(name)` must be one of "
+            f"{', '.join(repr(row.name) for row in self.rows)}. Got {name!r}."
+        )
+
+    def matched(self) -> list[tuple[Row, Row]]:
+        """Every policy with the fastest row of coop_jax that needs at most its bytes."""
+        ours = sorted(
+            (row for row in self.rows if row.kind == "coop_jax" and row.modelled_seconds),
+            key=lambda row: row.modelled_seconds or 0.0,
+        )
+        pairs = []
+        for row in self.rows:
+            if row.kind == "checkpoint" and row.modelled_seconds is not None:
+                fits = (o for o in ours if _at_most(o.measured_bytes, row.measured_bytes))
+                fastest = next(fits, None)
+                if fastest is not None:
+                    pairs.append((row, fastest))
+        return pairs
+
+    def prediction_errors(self) -> list[float]:
+        """Of every row with both: predicted over measured bytes, less 1."""
+        return [
+            row.predicted_bytes / row.measured_bytes - 1
+            for row in self.rows
+            if row.predicted_bytes is not None and row.measured_bytes
+        ]
+
+    def markdown(self) -> str:
+        """A Markdown table."""
+        rule = ["---" if name in _LEFT_ALIGNED else "---:" for name in _COLUMNS]
+        cells = [_COLUMNS, rule, *map(self._cells, self.rows)]
+        return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+    def plot(self, path: str | os.PathLike[str], title: str | None = None) -> None:
+        """Save bytes against modelled time as a picture; needs matplotlib.
+
+        Arguments:
+            path: where to; the format follows the ending.
+            title: above the picture.
+        """
+        plot.plot(self, path, title)
+
+    def __str__(self) -> str:
+        cells = [_COLUMNS, *map(self._cells, self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [
+            "  ".join(
+                cell.ljust(width) if name in _LEFT_ALIGNED else cell.rjust(width)
+                for name, cell, width in zip(_COLUMNS, row, widths, strict=True)
+            ).rstrip()
+            for row in cells
+        ]
+        return "\n".join([f"coop_jax comparison on {self.target}", *lines])
+
+    def _cells(self, row: Row) -> tuple[str, ...]:
+        base = self.unmodified
+
+        def ratio(of: Any, to: Any, form: str) -> str:
+            return "" if of is None or not to else format(of / to, form)
+
+        def size(count: int | None) -> str:
+            return "" if count is None else format_bytes(count)
+
+        return (
+            row.name,
+            row.kind,
+            size(row.budget_bytes),
+            size(row.predicted_bytes),
+            size(row.measured_bytes),
+            ratio(row.measured_bytes, base.measured_bytes, ".1%"),
+            ratio(row.flops, base.flops, ".3f"),
+            ratio(row.modelled_seconds, base.modelled_seconds, ".3f"),
+            "" if row.measured_ratio is None else f"{row.measured_ratio:.2f}",
+            str(row.num_compilations),
+            row.note,
+        )
+
+
+def at(budget: str) -> str:
+    """The name of coop_jax's row at a budget, or at the bytes of a policy."""
+    return f"coop_jax at {budget}"

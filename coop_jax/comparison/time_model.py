@@ -1,0 +1,98 @@
+"""Time model: seconds of any version of a step, all priced by the same operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+
+from coop_jax.comparison.recompute_counts import Executed
+from coop_jax.graph import stored_values
+from coop_jax.graph.step_graph import StepGraph, build_graph
+from coop_jax.targets import Target
+from coop_jax.trace.cse import equation_key
+from coop_jax.trace.program import Program
+
+
+class TimeModel:
+    """The planner's own model of time, for steps that recompute in whatever way.
+
+    The operations are those of the unmodified step, as XLA fuses and stores them, each
+    with the seconds that the planner gives it; a step takes, for each, as many times
+    these seconds as it executes it. What `jax.checkpoint` repeats and what coop_jax
+    repeats so have the same price.
+
+    Arguments:
+        unmodified: what the unmodified step executes.
+        compile_tagged: tags a program and compiles it in the place of the step, so that
+            the executable carries its buffer assignment; None if XLA refuses to.
+        target: whose rates count.
+    """
+
+    def __init__(
+        self,
+        unmodified: Executed,
+        compile_tagged: Callable[[Program], Any],
+        target: Target,
+    ) -> None:
+        self._compile_tagged = compile_tagged
+        self._target = target
+        self._numbers: dict[Hashable, int] = {}
+        self._graph = self._graph_of(unmodified.program)
+        self._anchors = self._anchor_numbers(self._graph, unmodified.program)
+
+    @property
+    def graph(self) -> StepGraph:
+        """The operations of the unmodified step."""
+        return self._graph
+
+    def seconds(self, step: Executed) -> float:
+        """Modelled seconds of one execution.
+
+        A step whose program differs from the unmodified one, recomputation aside (JAX
+        may add up cotangents in another order), is compiled and priced by itself.
+        """
+        values = self._value_numbers(step.program)
+        times = dict(zip(values, step.times, strict=True))
+        if all(number in times for number in self._anchors):
+            counts = [times[number] for number in self._anchors]
+            graph = self._graph
+        else:
+            graph = self._graph_of(step.program)
+            counts = [step.times[operation.anchor] for operation in graph.operations]
+        return float(np.dot(counts, np.asarray(graph.core.op_seconds)))
+
+    def _graph_of(self, program: Program) -> StepGraph:
+        compiled = self._compile_tagged(program)
+        if compiled is None:
+            materialization = stored_values.from_rules(program)
+        else:
+            materialization = stored_values.of_compiled(program, compiled)
+        return build_graph(program, materialization, self._target)
+
+    def _anchor_numbers(self, graph: StepGraph, program: Program) -> list[int]:
+        values = self._value_numbers(program)
+        return [values[operation.anchor] for operation in graph.operations]
+
+    def _value_numbers(self, program: Program) -> list[int]:
+        """For every equation a number, the same in all programs that compute the same.
+
+        An equation that cannot be compared has a number of its own.
+        """
+
+        def number(key: Hashable) -> int:
+            return self._numbers.setdefault(key, len(self._numbers))
+
+        value: dict[Any, Hashable] = {
+            v: ("argument", i) for i, v in enumerate(program.invars)
+        }
+        for v, const in zip(program.constvars, program.consts, strict=True):
+            value[v] = ("constant", str(v.aval), np.asarray(const).tobytes())
+        numbers = []
+        for eqn in program.eqns:
+            key = equation_key(eqn, value.__getitem__)
+            numbers.append(number(object() if key is None else key))
+            for i, v in enumerate(eqn.outvars):
+                value[v] = (numbers[-1], i)
+        return numbers

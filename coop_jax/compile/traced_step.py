@@ -1,0 +1,239 @@
+"""Traced step: a step as a flat program, and how to jit another program in its place."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from coop_jax.arena.exchange import empty_arena
+from coop_jax.arena.executable import (
+    StepWithArena,
+    carried,
+    carried_jit_options,
+    has_arena,
+    with_arena_parameter,
+)
+from coop_jax.backends.cpu.pool_gradient import with_pool_gradients
+from coop_jax.backends.tpu import compile_to_buffers
+from coop_jax.backends.tpu.compiler_options import compiler_options
+from coop_jax.base import _compat, _compat_jit
+from coop_jax.trace.inline import flatten
+from coop_jax.trace.program import Program
+from coop_jax.xla.buffer_assignment import has_assignment
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TracedStep:
+    """A traced step: its flat program, and how to jit another program in its place.
+
+    Attributes:
+        program: the flat program.
+        jitted: the step as written, jitted with its own options and with what XLA is told
+            besides.
+        traced: that function, traced for these arguments.
+        args, kwargs: the arguments.
+        captured: values of the program's first inputs, which are no arguments: tracers
+            that the step closes over.
+    """
+
+    program: Program
+    jitted: Any
+    traced: Any
+    args: tuple
+    kwargs: dict
+    captured: tuple[Any, ...] = ()
+    _jitted: weakref.WeakKeyDictionary[Program, Any] = dataclasses.field(
+        default_factory=weakref.WeakKeyDictionary, repr=False
+    )
+
+    @staticmethod
+    def trace(
+        fn: Callable, jit_options: dict[str, Any], args: tuple, kwargs: dict
+    ) -> TracedStep:
+        """Trace a function that is jitted with these options."""
+        given = {name: value for name, value in jit_options.items() if value is not None}
+        return TracedStep.of(jax.jit(fn, **given), args, kwargs)
+
+    @staticmethod
+    def of(jitted: Any, args: tuple, kwargs: dict) -> TracedStep:
+        """Trace a jitted function."""
+        traced = jitted.trace(*args, **kwargs)
+        closed, captured = _compat_jit.traced_parts(traced)
+        infos = jax.tree.leaves(
+            traced.args_info, is_leaf=lambda x: isinstance(x, jax.stages.ArgInfo)
+        )
+        donated = [False] * len(captured) + [info.donated for info in infos]
+        step = TracedStep(flatten(closed, donated), jitted, traced, args, kwargs, captured)
+        platform = step.device().platform
+        fn, given = _compat_jit.jit_parts(jitted)
+        options = compiler_options(platform, given.get("compiler_options"))
+        if options != given.get("compiler_options", {}):
+            jitted = jax.jit(fn, **{**given, "compiler_options": options})
+            traced = jitted.trace(*args, **kwargs)
+            step = dataclasses.replace(step, jitted=jitted, traced=traced)
+        if step.num_devices() > 1:  # Their shards are left to XLA.
+            return step
+        program = with_pool_gradients(step.program, platform)
+        return dataclasses.replace(step, program=program)
+
+    @property
+    def fn(self) -> Callable:
+        """The step as written, not jitted."""
+        return _compat_jit.jit_parts(self.jitted)[0]
+
+    @property
+    def jit_options(self) -> dict[str, Any]:
+        """Options of `jax.jit`, and what XLA is told besides."""
+        return _compat_jit.jit_parts(self.jitted)[1]
+
+    @property
+    def out_tree(self) -> Any:
+        """Tree of the results."""
+        return jax.tree.structure(self.traced.out_info)
+
+    def leaves(self, args: tuple, kwargs: dict) -> list[Any]:
+        """The leaves of such arguments that are not static."""
+        return _compat_jit.parse_arguments(self.jitted, args, kwargs)[1]
+
+    def flat_function(self, program: Program) -> Callable[..., list[Any]]:
+        """A program as a function of its inputs, with results typed as the step's."""
+        run = _compat.jaxpr_as_fun(program.to_jaxpr())
+        return lambda *inputs: self._typed_as_written(run(*inputs))
+
+    def _typed_as_written(self, results: list[Any]) -> list[Any]:
+        outvars = _compat.open_jaxpr(self.traced.jaxpr)[0].outvars
+        return [
+            _compat_jit.with_weak_type(value, v.aval)
+            for value, v in zip(results, outvars, strict=True)
+        ]
+
+    def function(self, program: Program) -> Callable:
+        """A program as a function with the step's own signature."""
+        run = self.flat_function(program)
+
+        def step(*args, **kwargs):
+            results = run(*self.captured, *self.leaves(args, kwargs))
+            return jax.tree.unflatten(self.out_tree, results)
+
+        return functools.update_wrapper(step, self.fn, updated=())
+
+    def jit(self, program: Program) -> Any:
+        """A program, jitted with the step's options; one object for each program.
+
+        `jax.jit` calls run the executable that was compiled of the same object.
+        """
+        if program not in self._jitted:
+            self._jitted[program] = jax.jit(self.function(program), **self.jit_options)
+        return self._jitted[program]
+
+    def carrying(self, program: Program) -> StepWithArena:
+        """A program with an arena, compiled to get it as an argument."""
+        arena = program.eqns[0].outvars[0].aval
+        run = _compat.jaxpr_as_fun(carried(program).to_jaxpr())
+
+        def step(arena, /, *args, **kwargs):
+            arena, *results = run(arena, *self.leaves(args, kwargs))
+            results = self._typed_as_written(results)
+            return arena, jax.tree.unflatten(self.out_tree, results)
+
+        step = with_arena_parameter(functools.update_wrapper(step, self.fn, updated=()))
+        on_device = jax.sharding.SingleDeviceSharding(self.device())
+        place = jax.ShapeDtypeStruct(arena.shape, arena.dtype, sharding=on_device)
+        with _without_donation_warning():
+            jitted = jax.jit(step, **carried_jit_options(self.jit_options, step))
+            compiled = jitted.lower(place, *self.args, **self.kwargs).compile()
+        return StepWithArena(
+            compiled, jax.jit(lambda: empty_arena(arena), out_shardings=on_device)
+        )
+
+    def lower(self, program: Program) -> Any:
+        """Lower a program in the step's place.
+
+        Without the warning about donated buffers that nothing can use: JAX has given it
+        for the step as written.
+        """
+        with _without_donation_warning():
+            lowered = self.jit(program).lower(*self.args, **self.kwargs)
+        _compat.add_to_cache_key(lowered, _digest_of_names(program))
+        return lowered
+
+    def lower_as_written(self) -> Any:
+        """Lower the step as written."""
+        return self.traced.lower()
+
+    def compile(self, program: Program) -> Any:
+        if has_arena(program):
+            return self.carrying(program)
+        return self.compile_lowered(self.lower(program))
+
+    def compile_afresh(self, lowered: Any) -> Any:
+        """Compile what `lower` returned, to read what XLA stores of it: what comes from
+        JAX's compilation cache need not say that."""
+        with _compat.compiled_afresh(lowered):
+            return self.compile_lowered(lowered)
+
+    def readable(self, program: Program, compiled: Any) -> Any:
+        """The compiled program, or another of the same that says where XLA put what."""
+        may_be_cached = _compat.is_compilation_cache_enabled()
+        if may_be_cached and not has_assignment(compiled):
+            if not _compat.is_absent(self.device()):  # Of these XLA never says it.
+                return self.compile_afresh(self.lower(program))
+        return compiled
+
+    def compile_lowered(self, lowered: Any, options: dict[str, Any] | None = None) -> Any:
+        """Compile a version of the step, for the device it is for.
+
+        Arguments:
+            options: compiler options beyond the step's own.
+        """
+        if self.num_devices() == 1 and compile_to_buffers.is_enough_for(self.device()):
+            given = self.jit_options.get("compiler_options") or {}
+            options = {**given, **(options or {})}
+            return compile_to_buffers.compile_until_buffers(lowered, self.device(), options)
+        # What is compiled without options of its own, `jax.jit` runs later as it is.
+        return lowered.compile(options or None)
+
+    def device(self) -> Any:
+        """One of the devices the step runs on."""
+        devices = next(self._device_sets(), None)
+        if devices is None:
+            return _compat.default_device()
+        return min(devices, key=lambda d: d.id)
+
+    def num_devices(self) -> int:
+        """How many devices its arguments lie on, or are to lie on."""
+        return max(map(len, self._device_sets()), default=1)
+
+    def _device_sets(self) -> Iterator[set[Any]]:
+        for leaf in self.leaves(self.args, self.kwargs):
+            if not _compat.is_traced([leaf]):
+                yield from _device_set(getattr(leaf, "sharding", None))
+        for shardings in _compat_jit.leaf_shardings(self.traced):
+            for sharding in shardings:
+                yield from _device_set(sharding)
+
+
+def _device_set(sharding: Any) -> Iterator[set[Any]]:
+    if isinstance(sharding, jax.sharding.Sharding):
+        yield sharding.device_set
+
+
+def _digest_of_names(program: Program) -> str:
+    """Programs that compute the same under other names are planned from other names."""
+    names = "\n".join(map(_compat.name_stack, program.eqns))
+    return hashlib.sha256(names.encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def _without_donation_warning() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        yield

@@ -1,0 +1,1 @@
+"""A schedule to a program: segments, fences, and equations evaluated again."""

@@ -1,0 +1,201 @@
+"""Segments: where the fences of a schedule stand and what passes through them.
+
+A fence keeps a recomputation apart from the first computation and later than what has
+to be finished before it. One fence per group of recomputations is enough, and it needs
+few operands: what the next segment reads, and the *sinks* of the last one (made there,
+not read there), so that everything before the fence is done when it is passed. Fencing
+every live value gave the same memory for up to twelve times the operands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import Any
+
+from coop_jax.base import _compat
+from coop_jax.base._compat import Literal
+from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.planner import COMPUTE, RECOMPUTE, Schedule
+from coop_jax.trace.costs import aval_bytes
+
+# Of the most bytes that a plan has alive: what is worth a fence.
+_NOTICEABLE = 1 / 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Execution:
+    """One execution of an operation; `makes` are the tensors whose value it provides."""
+
+    operation: int
+    is_recompute: bool
+    makes: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Segment:
+    """Executions between two fences; `fenced` tensors pass through the fence before."""
+
+    executions: tuple[Execution, ...]
+    fenced: tuple[int, ...]
+
+
+def cut(
+    graph: StepGraph,
+    schedule: Schedule,
+    *,
+    fence_free_inputs: bool,
+    is_guarded: bool = True,
+    also_before: Collection[int] = (),
+) -> list[Segment]:
+    """Cut a schedule into segments.
+
+    Arguments:
+        fence_free_inputs: passing an input that is not donated through a fence costs
+            nothing on this platform: there is no aliased call that must copy it.
+        is_guarded: fences stand for memory's sake as well, where they cost little.
+        also_before: numbers of executions that more segments begin with.
+    """
+    # Where fences are calls, XLA fuses little across operations, and more of them need
+    # more memory than they save: a small step at 70 % of its need no longer fitted.
+    needs_guards = is_guarded and fence_free_inputs
+    risky = _risky(graph, schedule) if needs_guards else set()
+    groups = _groups(graph, _executions(graph, schedule), risky.union(also_before))
+    fenced = _operands(graph, groups, fence_free_inputs)
+    return [Segment(tuple(g), f) for g, f in zip(groups, fenced, strict=True)]
+
+
+def counts_without_guards(graph: StepGraph, schedule: Any) -> list[int]:
+    """Executions of every segment of a schedule that is cut without guards."""
+    return [len(group) for group in _groups(graph, _executions(graph, schedule), ())]
+
+
+def _executions(graph: StepGraph, schedule: Any) -> list[Execution]:
+    made: dict[int, list[int]] = {}
+    for step, tensor, _, _ in schedule.placements.tolist():
+        made.setdefault(step, []).append(tensor)
+    executions = []
+    for step, (kind, index) in enumerate(schedule.steps.tolist()):
+        if kind == COMPUTE:
+            makes = graph.operations[index].outputs
+        elif kind == RECOMPUTE:
+            makes = tuple(made.get(step, ()))
+        else:
+            continue
+        executions.append(Execution(index, kind == RECOMPUTE, makes))
+    return executions
+
+
+def _risky(graph: StepGraph, schedule: Schedule) -> set[int]:
+    """Executions, by their number, that a fence has to stand before for memory's sake.
+
+    Between two fences XLA runs things in its own order, and may free late what the plan
+    frees early: XLA:GPU merges what joins the branches of several residual blocks
+    into one fusion at their end. So a fence comes before that could exceed what the plan
+    needs, once it is a noticeable part of it.
+    """
+    size = graph.in_pool_bytes
+    limit = schedule.statistics.max_live_bytes
+    made: dict[int, int] = {}
+    for step, tensor, _, _ in schedule.placements.tolist():
+        made[step] = made.get(step, 0) + size[tensor]
+    risky: set[int] = set()
+    number, live, freed = 0, 0, 0
+    was_planned = False  # Before the first recomputation, XLA runs what it knows.
+    for step, (kind, index) in enumerate(schedule.steps.tolist()):
+        if kind in (COMPUTE, RECOMPUTE):
+            was_planned |= kind == RECOMPUTE
+            live += made.get(step, 0)
+            if was_planned and freed > _NOTICEABLE * limit and live + freed > limit:
+                risky.add(number)
+                freed = 0
+            number += 1
+        else:
+            live -= size[index]
+            freed += size[index]
+    return risky
+
+
+def _groups(
+    graph: StepGraph, executions: list[Execution], risky: Collection[int]
+) -> list[list[Execution]]:
+    """A new group starts with a run of recomputations, wherever a tensor would
+    otherwise have two versions in one group (XLA would merge them), and where it is
+    risky to do without."""
+    groups: list[list[Execution]] = [[]]
+    touched: set[int] = set()
+    last_was_recompute = False
+    for number, execution in enumerate(executions):
+        if number in risky or (
+            execution.is_recompute
+            and (not last_was_recompute or not touched.isdisjoint(execution.makes))
+        ):
+            groups.append([])
+            touched = set()
+        groups[-1].append(execution)
+        touched.update(graph.operations[execution.operation].inputs, execution.makes)
+        last_was_recompute = execution.is_recompute
+    return groups
+
+
+def _operands(
+    graph: StepGraph, groups: list[list[Execution]], fence_free_inputs: bool
+) -> list[tuple[int, ...]]:
+    # Backwards: is the present version of a tensor read after this group?
+    read_later = {
+        graph.index_of[v] for v in graph.program.outvars if not isinstance(v, Literal)
+    }
+    later: list[set[int]] = []
+    for group in reversed(groups):
+        later.append(set(read_later))
+        for execution in reversed(group):
+            read_later.difference_update(execution.makes)
+            read_later.update(graph.operations[execution.operation].inputs)
+    later.reverse()
+
+    fenced: list[tuple[int, ...]] = []
+    sinks: set[int] = set()
+    for k, group in enumerate(groups):
+        reads = _reads_from_before(graph, group)
+        if not fence_free_inputs:
+            reads = _without_free_inputs(graph, group, reads)
+        passing = (t for t in reads | sinks if _can_pass(graph.tensors[t].aval))
+        fenced.append(tuple(sorted(passing)) if k else ())
+        made, read = set(), set()
+        for execution in group:
+            read.update(graph.operations[execution.operation].inputs)
+            made.update(execution.makes)
+        sinks = (made - read) & later[k]
+    return fenced
+
+
+def _can_pass(aval: Any) -> bool:
+    """Tokens and references are no values, and an empty array has nothing to pass."""
+    return _compat.is_array(aval) and aval.size > 0
+
+
+def _reads_from_before(graph: StepGraph, group: list[Execution]) -> set[int]:
+    made: set[int] = set()
+    reads: set[int] = set()
+    for execution in group:
+        reads.update(set(graph.operations[execution.operation].inputs) - made)
+        made.update(execution.makes)
+    return reads
+
+
+def _without_free_inputs(
+    graph: StepGraph, group: list[Execution], reads: set[int]
+) -> set[int]:
+    """Leave inputs that are not donated out: an aliased call would copy them.
+
+    A recomputation that reads nothing else keeps one of them, the smallest: without it
+    nothing would set it apart from the first computation.
+    """
+    free = {t for t in reads if t < graph.num_inputs and not graph.donated[t]}
+    kept = reads - free
+    for execution in group:
+        inputs = graph.operations[execution.operation].inputs
+        if execution.is_recompute and inputs and free.issuperset(inputs):
+            if kept.isdisjoint(inputs):
+                kept.add(min(inputs, key=lambda t: (aval_bytes(graph.tensors[t].aval), t)))
+    return kept

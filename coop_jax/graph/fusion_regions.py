@@ -1,0 +1,206 @@
+"""Fusion regions: the program as operations on stored values, in XLA's order.
+
+An operation computes stored values from stored values. The equations in between, whose
+results never reach memory, belong to every operation that needs them (XLA fuses, and
+duplicates, them in the same way): they are its *cone*. A recomputation evaluates a cone
+again, so nothing that XLA never stored is taken for resident.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from coop_jax.base._compat import Literal
+from coop_jax.graph.stored_values import Materialization
+from coop_jax.trace.costs import is_fusible, is_view
+from coop_jax.trace.program import Program, reads, writes
+from coop_jax.trace.purity import may_move, may_run_again, may_vanish
+
+# A chain of unstored equations longer than this that several operations share is taken
+# to be stored at its end: XLA stops duplicating long before.
+_LONGEST_SHARED_CONE = 64
+# A view that takes so many times the bytes of what it is a view of is a copy of it.
+_COPY_FROM = 1.25
+# What XLA:TPU makes again in every fusion that reads it, where it does not store it.
+_FUSED_ON_TPU = frozenset(
+    "scatter scatter-add reduce_sum reduce_max reduce_min "
+    "random_bits random_fold_in random_split random_seed".split()
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cone:
+    """`equations` (indices, ascending) compute the values `makes` from `reads`.
+
+    The last equation, the anchor, makes them; every other is unstored.
+    """
+
+    equations: tuple[int, ...]
+    reads: frozenset[Any]
+    makes: tuple[Any, ...]
+
+    @property
+    def anchor(self) -> int:
+        return self.equations[-1]
+
+
+def cones_in_order(program: Program, materialization: Materialization) -> Iterator[Cone]:
+    """The program's operations in the order in which XLA runs them."""
+    stored = _stored_values(program, materialization)
+    return _in_order(program, materialization, _cones(program, stored))
+
+
+def _stored_values(program: Program, materialization: Materialization) -> set[Any]:
+    """Values that are tensors of the graph.
+
+    What XLA stored, with views replaced by the value they are views of (unless both are
+    stored, and the view takes more); the step's outputs; results of operations with several
+    results or that may not run again; and values that are expensive to compute and reach
+    more than one stored value: computing them again in every consumer is not what XLA does.
+    """
+    view_of: dict[Any, Any] = {}
+    inputs = {*program.invars, *program.constvars}
+    for eqn in program.eqns:
+        if is_view(eqn) and not isinstance(eqn.invars[0], Literal):
+            source = eqn.invars[0]
+            view_of[eqn.outvars[0]] = view_of.get(source, source)
+
+    def is_copy(v: Any) -> bool:
+        """XLA:TPU may lay a view out anew: with its last dimension split, tiles pad it."""
+        source_bytes = materialization.stored_bytes.get(view_of.get(v), 0)
+        return 0 < _COPY_FROM * source_bytes < materialization.stored_bytes[v]
+
+    stored = {
+        v if is_copy(v) else view_of.get(v, v) for v in materialization.stored_bytes
+    } - inputs
+    stored |= {v for v in program.outvars if not isinstance(v, Literal)} - inputs
+    for eqn in program.eqns:
+        is_call = len(eqn.outvars) > 1 and not is_fusible(eqn)
+        if is_call or not may_run_again(eqn):
+            stored.update(writes(eqn))
+
+    # Sinks, backwards: the one operation an unstored value ends up in, or _MANY.
+    many = object()
+    sink: dict[Any, Any] = {}
+    consumers: dict[Any, set[int]] = defaultdict(set)
+    for i, eqn in enumerate(program.eqns):
+        for v in reads(eqn):
+            consumers[v].add(i)
+    heavy, cone_size = _cone_weights(program, stored, materialization.fuses_most)
+
+    def sink_of(i: int) -> Any:
+        eqn = program.eqns[i]
+        made = writes(eqn)
+        if any(v in stored for v in made) or not may_vanish(eqn):
+            return i
+        ends = {sink.get(v) for v in made} - {None}
+        return ends.pop() if len(ends) == 1 else (many if ends else None)
+
+    for i in range(len(program.eqns) - 1, -1, -1):
+        for v in writes(program.eqns[i]):
+            if v in stored:
+                continue
+            ends = {sink_of(j) for j in consumers[v]} - {None}
+            shared = many in ends or len(ends) > 1
+            if shared and (heavy[i] or cone_size[i] > _LONGEST_SHARED_CONE):
+                stored.add(view_of.get(v, v) if is_view(program.eqns[i]) else v)
+                sink[v] = i
+            else:
+                sink[v] = many if shared else next(iter(ends), None)
+    return stored - inputs
+
+
+def _cone_weights(
+    program: Program, stored: set[Any], fuses_most: bool
+) -> tuple[list[bool], list[int]]:
+    """For every equation: does its cone hold unfusible work, and how long is it?"""
+
+    def is_light(eqn: Any) -> bool:
+        return is_fusible(eqn) or (fuses_most and eqn.primitive.name in _FUSED_ON_TPU)
+
+    heavy_value: dict[Any, bool] = {}
+    size_value: dict[Any, int] = {}
+    heavy, size = [], []
+    for eqn in program.eqns:
+        inner = [v for v in reads(eqn) if v not in stored]
+        heavy.append(not is_light(eqn) or any(heavy_value.get(v, False) for v in inner))
+        size.append(1 + sum(size_value.get(v, 0) for v in inner))
+        for v in writes(eqn):
+            if v not in stored:
+                heavy_value[v], size_value[v] = heavy[-1], size[-1]
+    return heavy, size
+
+
+def _cones(program: Program, stored: set[Any]) -> list[Cone]:
+    """A cone for every equation that makes a stored value or has to run without that."""
+    eqns = program.eqns
+    known = {*stored, *program.constvars, *program.invars}
+    producer = {v: i for i, eqn in enumerate(eqns) for v in writes(eqn)}
+    cones = []
+    for anchor, eqn in enumerate(eqns):
+        if stored.isdisjoint(writes(eqn)) and may_vanish(eqn):
+            continue
+        cone, read, todo = {anchor}, set(), [anchor]
+        while todo:
+            for v in reads(eqns[todo.pop()]):
+                if v in known:
+                    read.add(v)
+                elif (made_by := producer[v]) not in cone:
+                    cone.add(made_by)
+                    todo.append(made_by)
+        makes = tuple(v for v in writes(eqn) if v in stored)
+        cones.append(Cone(tuple(sorted(cone)), frozenset(read), makes))
+    return cones
+
+
+def _in_order(
+    program: Program, materialization: Materialization, cones: list[Cone]
+) -> Iterator[Cone]:
+    """Cones in the order in which XLA runs them.
+
+    XLA schedules for memory: it makes weight gradients and updates as soon as it can,
+    where the program has them at its end. An operation that its schedule doesn't name
+    runs just before the first one that needs it; what may not move keeps the program's
+    order.
+    """
+    made_by = {v: k for k, cone in enumerate(cones) for v in cone.makes}
+    needs = [{made_by[v] for v in cone.reads if v in made_by} for cone in cones]
+    in_place = [k for k, c in enumerate(cones) if not may_move(program.eqns[c.anchor])]
+    for before, after in itertools.pairwise(in_place):
+        needs[after].add(before)
+    needed_by: list[list[int]] = [[] for _ in cones]
+    for k, before in enumerate(needs):
+        for j in before:
+            needed_by[j].append(k)
+    never = math.inf
+    position = [never] * len(cones)
+    for k in range(len(cones) - 1, -1, -1):
+        known = [
+            materialization.position[v]
+            for v in cones[k].makes
+            if v in materialization.position
+        ]
+        if known:
+            position[k] = max(known)
+        elif not may_move(program.eqns[cones[k].anchor]):
+            position[k] = -1  # as soon as its operands are there: it holds them
+        elif materialization.position:
+            position[k] = min((position[j] for j in needed_by[k]), default=never)
+        else:
+            position[k] = k
+    waiting = [len(before) for before in needs]
+    ready = [(position[k], k) for k, count in enumerate(waiting) if count == 0]
+    heapq.heapify(ready)
+    while ready:
+        _, k = heapq.heappop(ready)
+        yield cones[k]
+        for j in needed_by[k]:
+            waiting[j] -= 1
+            if waiting[j] == 0:
+                heapq.heappush(ready, (position[j], j))

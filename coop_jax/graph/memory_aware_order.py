@@ -1,0 +1,99 @@
+"""Memory-aware order: operations as soon as they free what they read.
+
+A compiler that has memory to spare leaves weight gradients and updates to the end of the
+step, and their operands wait for them: XLA:GPU orders the step of a language model so,
+and then no recomputation of a layer can be given up before all of them are done. Here an
+operation runs as soon as it can if that does not grow what is alive, or if another that
+waits for nothing else then frees more. The planner takes the order in which it recomputes
+less.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+
+def early_order(
+    inputs: Sequence[Sequence[int]],
+    outputs: Sequence[Sequence[int]],
+    tensor_bytes: Sequence[int],
+    before: Iterable[tuple[int, int]],
+    negligible_bytes: int = 0,
+) -> list[int]:
+    """The operations, in an order in which what they read is freed early.
+
+    Arguments:
+        inputs, outputs: tensors of every operation, in an order that can be run.
+        tensor_bytes: what every tensor takes while it is alive.
+        before: further pairs of operations of which the first must run first.
+        negligible_bytes: what grows no more than this does not grow.
+    """
+    count = len(inputs)
+    made_by = {t: k for k, made in enumerate(outputs) for t in made}
+    needs = [{made_by[t] for t in read if t in made_by} for read in inputs]
+    for first, second in before:
+        needs[second].add(first)
+    needed_by: list[list[int]] = [[] for _ in range(count)]
+    for k, earlier in enumerate(needs):
+        for j in earlier:
+            needed_by[j].append(k)
+    waiting = [len(earlier) for earlier in needs]
+    readers: dict[int, set[int]] = {}
+    for k, read in enumerate(inputs):
+        for t in read:
+            readers.setdefault(t, set()).add(k)
+
+    def growth(k: int) -> float:
+        """Bytes made, less those freed; of what others read too, a share is freed."""
+        freed = sum(tensor_bytes[t] / len(readers[t]) for t in set(inputs[k]))
+        return sum(tensor_bytes[t] for t in outputs[k]) - freed
+
+    done = [False] * count
+    shrinking: list[tuple[float, int]] = []
+
+    def consider(k: int) -> None:
+        """An operation that is ready."""
+        enabled = (growth(j) for j in needed_by[k] if waiting[j] == 1)
+        grown = growth(k) + min(0, min(enabled, default=0))
+        if grown <= negligible_bytes:
+            heapq.heappush(shrinking, (grown, k))
+
+    def consider_last(k: int) -> None:
+        """What an operation still waits for, if that is one that is ready."""
+        last = next(j for j in needs[k] if not done[j])
+        if waiting[last] == 0:
+            consider(last)
+
+    order: list[int] = []
+
+    def run(k: int) -> None:
+        done[k] = True
+        order.append(k)
+        for t in set(inputs[k]):
+            readers[t].discard(k)
+            for j in readers[t]:  # The last one frees it.
+                if waiting[j] == 0:
+                    consider(j)
+        for j in needed_by[k]:
+            waiting[j] -= 1
+            if waiting[j] == 0:
+                consider(j)
+            elif waiting[j] == 1:
+                consider_last(j)
+
+    for k in range(count):
+        if waiting[k] == 0:
+            consider(k)
+    for k in range(count):
+        while shrinking:
+            _, j = heapq.heappop(shrinking)
+            if not done[j]:
+                run(j)
+        if not done[k]:
+            run(k)
+    while shrinking:
+        _, j = heapq.heappop(shrinking)
+        if not done[j]:
+            run(j)
+    return order

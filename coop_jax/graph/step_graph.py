@@ -1,0 +1,382 @@
+"""Step graph: a flat program and its stored values to what the planner works on."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from coop_jax import _ext
+from coop_jax.backends.cpu.pool_gradient import original
+from coop_jax.base import _compat
+from coop_jax.base._compat import Literal
+from coop_jax.graph.fusion_regions import Cone, cones_in_order
+from coop_jax.graph.memory_aware_order import early_order
+from coop_jax.graph.scatter_add import accumulations
+from coop_jax.graph.stored_values import Materialization
+from coop_jax.targets import Target
+from coop_jax.trace.costs import (
+    aval_bytes,
+    flops,
+    is_elementwise,
+    is_view,
+    seconds,
+)
+from coop_jax.trace.program import Program, reads, writes
+from coop_jax.trace.purity import may_move, may_run_again
+
+SMALL_OVERWRITE_BYTES = 64 * 1024
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation: `equations` (indices, ascending) compute `outputs` from `inputs`.
+
+    Inputs and outputs are tensor indices. The last equation names it.
+    """
+
+    equations: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def anchor(self) -> int:
+        return self.equations[-1]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StepGraph:
+    """The graph of a step with its way back to the program.
+
+    Attributes:
+        program: what it was made from.
+        operations: in execution order.
+        tensors: the variable of every tensor.
+        num_inputs: tensors `0 .. num_inputs - 1` are constants and step inputs.
+        donated: for every input tensor whether its buffer may be reused.
+        in_pool_bytes: bytes every tensor takes in the pool (0: outside of it).
+        target: whose rates and memories it was built for.
+        made_at: when the unmodified step makes an operation's results, in XLA's schedule,
+            -1 if that is not known; the same for all that one of its fusions makes.
+        core: the same graph for the C++ planner.
+        flops: floating point operations of every operation.
+        overwritten_by: the donated inputs whose memory an operation's results take over,
+            by operation.
+        index_of: tensor index by variable.
+    """
+
+    program: Program
+    operations: tuple[Operation, ...]
+    tensors: tuple[Any, ...]
+    num_inputs: int
+    donated: tuple[bool, ...]
+    in_pool_bytes: tuple[int, ...]
+    target: Target
+    made_at: tuple[int, ...]
+    core: Any
+    flops: tuple[int, ...]
+    overwritten_by: dict[int, tuple[int, ...]]
+    index_of: dict[Any, int]
+
+    def equation(self, operation: int) -> Any:
+        """The equation that names an operation."""
+        return self.program.eqns[self.operations[operation].anchor]
+
+    def describe(self, operation: int) -> str:
+        """`dot_general at model.py:12 (loss)` for messages and reports."""
+        eqn = self.equation(operation)
+        return f"`{original(eqn).primitive.name}` at {_compat.source_line(eqn)}"
+
+    def __repr__(self) -> str:
+        return (
+            f"StepGraph({len(self.operations)} operations, {len(self.tensors)} tensors, "
+            f"{sum(self.in_pool_bytes) / 2**20:.1f} MiB stored)"
+        )
+
+
+def build_graph(
+    program: Program,
+    materialization: Materialization,
+    target: Target,
+    *,
+    early: bool = False,
+    inputs_in_pool: bool = False,
+) -> StepGraph:
+    """The planner's graph of a program, with times for a target.
+
+    Arguments:
+        program: flat program.
+        materialization: what of it is stored.
+        target: whose rates give every operation its time.
+        early: not in XLA's order, but every operation as soon as it frees memory.
+        inputs_in_pool: the paper's model: parameters, optimizer state and batch lie
+            pinned in the pool, and results stay there. Default: XLA's, where arguments
+            and results have buffers of their own.
+    """
+    eqns = program.eqns
+    inputs = list(dict.fromkeys([*program.constvars, *program.invars]))
+    num_inputs = len(inputs)
+    outputs = {v for v in program.outvars if not isinstance(v, Literal)}
+    cones = list(cones_in_order(program, materialization))
+    tensors, operations = _tensors_and_operations(inputs, cones)
+
+    def is_external(tensors: Sequence[Any]) -> list[bool]:
+        return [
+            not inputs_in_pool and (i < num_inputs or v in outputs)
+            for i, v in enumerate(tensors)
+        ]
+
+    def bytes_in_pool(tensors: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(
+            0 if outside else materialization.bytes_of(v)
+            for v, outside in zip(tensors, is_external(tensors), strict=True)
+        )
+
+    if early:
+        order = early_order(
+            [op.inputs for op in operations],
+            [op.outputs for op in operations],
+            bytes_in_pool(tensors),
+            _must_precede(program, operations, tensors, is_external(tensors)),
+            # A bias correction is a scalar and frees nothing: it would come last, and all
+            # updates of weights after it, apart from those of their moments.
+            target.alignment_bytes if target.platform == "tpu" else 0,
+        )
+        tensors, operations = _tensors_and_operations(inputs, [cones[k] for k in order])
+    donated_vars = {v for v, d in zip(program.invars, program.donated, strict=True) if d}
+    external = is_external(tensors)
+    in_pool = bytes_in_pool(tensors)
+    overwrites = _overwrites(program, operations, tensors, external)
+    core = _core_graph(
+        program, materialization, target, operations, tensors, in_pool, external, overwrites
+    )
+    return StepGraph(
+        program=program,
+        operations=tuple(operations),
+        tensors=tuple(tensors),
+        num_inputs=num_inputs,
+        donated=tuple(v in donated_vars for v in inputs),
+        in_pool_bytes=in_pool,
+        target=target,
+        made_at=tuple(_made_at(op, tensors, materialization) for op in operations),
+        core=core,
+        flops=tuple(sum(flops(eqns[i]) for i in op.equations) for op in operations),
+        overwritten_by=_by_operation(overwrites),
+        index_of={v: i for i, v in enumerate(tensors)},
+    )
+
+
+def _tensors_and_operations(
+    inputs: Sequence[Any], cones: Iterable[Cone]
+) -> tuple[list[Any], list[Operation]]:
+    """Tensors are numbered in the order in which they are made, the inputs first."""
+    tensors = list(inputs)
+    index_of = {v: i for i, v in enumerate(tensors)}
+    operations = []
+    for cone in cones:
+        for v in cone.makes:
+            index_of[v] = len(tensors)
+            tensors.append(v)
+        operations.append(
+            Operation(
+                equations=cone.equations,
+                inputs=tuple(sorted(index_of[v] for v in cone.reads)),
+                outputs=tuple(index_of[v] for v in cone.makes),
+            )
+        )
+    return tensors, operations
+
+
+def _made_at(
+    operation: Operation, tensors: Sequence[Any], materialization: Materialization
+) -> int:
+    made = (materialization.position.get(tensors[t], -1) for t in operation.outputs)
+    return max(made, default=-1)
+
+
+def _must_precede(program, operations, tensors, external) -> Iterator[tuple[int, int]]:
+    """Pairs of operations that keep their order though no value connects them.
+
+    What may not move; and what reads an input comes before what overwrites it.
+    """
+    in_place = [
+        k for k, op in enumerate(operations) if not may_move(program.eqns[op.anchor])
+    ]
+    yield from itertools.pairwise(in_place)
+    overwritten_by = {
+        int(old): int(k)
+        for k, old, _ in _overwrites(program, operations, tensors, external)
+    }
+    for k, op in enumerate(operations):
+        for t in op.inputs:
+            if overwritten_by.get(t, k) != k:
+                yield k, overwritten_by[t]
+
+
+def _core_graph(
+    program: Program,
+    materialization: Materialization,
+    target: Target,
+    operations: Sequence[Operation],
+    tensors: Sequence[Any],
+    in_pool: Sequence[int],
+    external: Sequence[bool],
+    overwrites: np.ndarray,
+) -> Any:
+    eqns = program.eqns
+    outputs = {v for v in program.outvars if not isinstance(v, Literal)}
+    inputs = {*program.constvars, *program.invars}
+    replaced = set(overwrites[:, 2].tolist())
+    # Of what lies in the pool, inputs and what takes their place stay where they are, and
+    # so do other results: brought back at the end, one that was made early would cost the
+    # whole step once more.
+    pinned = [
+        not is_external and (v in inputs or i in replaced or v in outputs)
+        for i, (v, is_external) in enumerate(zip(tensors, external, strict=True))
+    ]
+    is_output = [
+        not is_external and not is_pinned and v in outputs
+        for v, is_external, is_pinned in zip(tensors, external, pinned, strict=True)
+    ]
+    sums = {total: (v, other) for v, (total, other) in accumulations(program).items()}
+    op_seconds, workspace, recomputable, in_place = [], [], [], []
+    for k, op in enumerate(operations):
+        body = [eqns[i] for i in op.equations]
+        moved = [
+            sum(aval_bytes(tensors[t].aval) for t in ts) for ts in (op.inputs, op.outputs)
+        ]
+        op_seconds.append(seconds(body, moved[0], moved[1], target))
+        workspace.append(
+            max(materialization.workspace_bytes.get(i, 0) for i in op.equations)
+        )
+        recomputable.append(all(map(may_run_again, body)))
+        rule = materialization.in_place
+        if rule == "fusions" or (
+            rule == "elementwise"
+            and all(is_elementwise(eqn) or is_view(eqn) for eqn in body)
+        ):
+            in_place += _in_place_pairs(k, op, body, tensors, in_pool)
+        in_place += _scattered_pairs(k, op, body, sums, tensors, in_pool)
+    return _ext.Graph(
+        op_seconds=np.array(op_seconds, np.float64),
+        op_workspace_bytes=np.array(workspace, np.int64),
+        op_recomputable=np.array(recomputable, bool),
+        **_ragged("op_inputs", [op.inputs for op in operations]),
+        **_ragged("op_outputs", [op.outputs for op in operations]),
+        tensor_bytes=np.array(in_pool, np.int64),
+        tensor_external=np.array(external, bool),
+        tensor_pinned=np.array(pinned, bool),
+        tensor_output=np.array(is_output, bool),
+        in_place=np.array([*dict.fromkeys(in_place)], np.int64).reshape(-1, 3),
+        overwrites=overwrites,
+    )
+
+
+def _ragged(name: str, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+    lengths = [0, *(len(row) for row in rows)]
+    flat = [item for row in rows for item in row]
+    return {
+        f"{name}_ptr": np.cumsum(lengths).astype(np.int64),
+        name: np.array(flat, np.int64),
+    }
+
+
+def _in_place_pairs(k, op, body, tensors, in_pool) -> list[tuple[int, int, int]]:
+    """Pairs where an operation may write over an operand of the same type.
+
+    Whatever lies between the two is elementwise, so that every element is read before it
+    is written; other operands may be broadcast or gathered.
+    """
+    pairs = []
+    for i in op.inputs:
+        same = [
+            o
+            for o in op.outputs
+            if in_pool[i] > 0
+            and in_pool[i] == in_pool[o]
+            and tensors[i].aval.dtype == tensors[o].aval.dtype
+        ]
+        if same and _is_read_by_element(body, tensors[i]):
+            pairs += [(k, i, o) for o in same]
+    return pairs
+
+
+def _scattered_pairs(k, op, body, sums, tensors, in_pool) -> list[tuple[int, int, int]]:
+    """Pairs where an operation scatters into one of its operands."""
+    made = {v for eqn in body for v in writes(eqn)}
+    return [
+        (k, i, o)
+        for o in op.outputs
+        if tensors[o] in sums and sums[tensors[o]][0] in made
+        for i in op.inputs
+        if tensors[i] is sums[tensors[o]][1] and 0 < in_pool[i] == in_pool[o]
+    ]
+
+
+def _is_read_by_element(body, operand) -> bool:
+    """Do the equations that depend on an operand work element by element?"""
+    size = math.prod(operand.aval.shape)
+    depends = {operand}
+    for eqn in body:
+        if depends.isdisjoint(reads(eqn)):
+            continue
+        made = writes(eqn)
+        if not (is_elementwise(eqn) or is_view(eqn)):
+            return False
+        if any(math.prod(v.aval.shape) != size for v in made):
+            return False
+        depends.update(made)
+    return True
+
+
+def _by_operation(overwrites: np.ndarray) -> dict[int, tuple[int, ...]]:
+    found: dict[int, tuple[int, ...]] = defaultdict(tuple)
+    for op, old, _ in overwrites.tolist():
+        found[op] += (old,)
+    return dict(found)
+
+
+def _overwrites(program, operations, tensors, external) -> np.ndarray:
+    """Donated inputs and the outputs that take over their memory: (op, old, new).
+
+    Paired as `jax.jit` pairs them: by type, in order. A pair whose old value is still
+    read after the new one is made is left out; there XLA keeps both. So are small ones
+    outside of the pool: what derives from an overwritten value can't be recomputed
+    afterwards, and a counter that seeds every dropout mask must not pin the whole network
+    to save its copy. In the pool a new value elsewhere would cost more than its bytes: it
+    stays, and parts the memory around it.
+    """
+    index_of = {v: i for i, v in enumerate(tensors)}
+    made_by = {t: k for k, op in enumerate(operations) for t in op.outputs}
+    last_read: dict[int, int] = {}
+    for k, op in enumerate(operations):
+        last_read.update(dict.fromkeys(op.inputs, k))
+    waiting: dict[Any, list[int]] = defaultdict(list)
+    for var, donated in zip(program.invars, program.donated, strict=True):
+        if donated:
+            waiting[_type(var)].append(index_of[var])
+    pairs = []
+    taken: set[int] = set()
+    for var in program.outvars:
+        queue = waiting.get(_type(var))
+        if not queue:
+            continue
+        old = queue.pop(0)
+        new = None if isinstance(var, Literal) else index_of[var]
+        if new is None or new not in made_by or new in taken:
+            continue
+        if external[old] and aval_bytes(var.aval) < SMALL_OVERWRITE_BYTES:
+            continue
+        if last_read.get(old, -1) <= made_by[new]:
+            taken.add(new)
+            pairs.append((made_by[new], old, new))
+    return np.array(sorted(pairs), np.int64).reshape(-1, 3)
+
+
+def _type(var: Any) -> tuple[Any, Any]:
+    return var.aval.shape, var.aval.dtype

@@ -1,0 +1,101 @@
+"""Live ranges: which values a schedule has alive, when, and when they are used.
+
+Time is the number of an execution. A *version* is a tensor from one making to the end of
+that block; the same tensor recomputed is another version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.planner import COMPUTE, RECOMPUTE
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Version:
+    """One making of a tensor, in the pool.
+
+    Attributes:
+        tensor: its index.
+        first: the execution that makes it.
+        last: the last execution at which the plan counts it as alive.
+        uses: `first` and the executions that read it, ascending.
+    """
+
+    tensor: int
+    first: int
+    last: int
+    uses: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lifetimes:
+    """All versions of a schedule, and what its operations need beside them.
+
+    Attributes:
+        versions: in the order in which they are made.
+        operation: operation by execution.
+        workspace_bytes: scratch of every execution.
+    """
+
+    versions: tuple[Version, ...]
+    operation: tuple[int, ...]
+    workspace_bytes: np.ndarray
+
+    def live_bytes(self, in_pool_bytes: tuple[int, ...]) -> np.ndarray:
+        """Bytes alive at every execution, its scratch included."""
+        change = np.zeros(len(self.operation) + 1, np.int64)
+        for version in self.versions:
+            change[version.first] += in_pool_bytes[version.tensor]
+            change[version.last + 1] -= in_pool_bytes[version.tensor]
+        return np.cumsum(change[:-1]) + self.workspace_bytes
+
+
+def lifetimes(graph: StepGraph, schedule: Any) -> Lifetimes:
+    """Read the versions off a schedule, layered or not; without those outside the pool."""
+    size = graph.in_pool_bytes
+    made: dict[int, list[int]] = {}
+    for step, tensor, _, _ in schedule.placements.tolist():
+        if size[tensor]:
+            made.setdefault(step, []).append(tensor)
+    open_since: dict[int, tuple[int, list[int]]] = {}
+    versions: list[Version] = []
+    operation: list[int] = []
+
+    def close(tensor: int) -> None:
+        first, uses = open_since.pop(tensor)
+        # A block that is taken over ends before the execution that still reads it.
+        last = max(len(operation) - 1, first)
+        versions.append(Version(tensor, first, last, tuple(dict.fromkeys(uses))))
+
+    read_after_end: dict[int, int] = {}
+    for step, (kind, index) in enumerate(schedule.steps.tolist()):
+        if kind in (COMPUTE, RECOMPUTE):
+            now = len(operation)
+            for tensor in graph.operations[index].inputs:
+                if tensor in open_since:
+                    open_since[tensor][1].append(now)
+                elif tensor in read_after_end:
+                    number = read_after_end[tensor]
+                    old = versions[number]
+                    versions[number] = dataclasses.replace(old, uses=(*old.uses, now))
+            read_after_end.clear()
+            operation.append(index)
+            for tensor in made.get(step, ()):
+                open_since[tensor] = now, [now]
+        elif index in open_since:
+            close(index)
+            read_after_end[index] = len(versions) - 1
+    for tensor in list(open_since):
+        close(tensor)
+    versions.sort(key=lambda v: (v.first, v.tensor))
+    scratch = graph.core.op_workspace_bytes
+    return Lifetimes(
+        versions=tuple(versions),
+        operation=tuple(operation),
+        workspace_bytes=np.array([scratch[k] for k in operation], np.int64),
+    )

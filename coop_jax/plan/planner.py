@@ -1,0 +1,178 @@
+"""Planner: a graph and the bytes of a pool to a schedule.
+
+A thin layer over the C++ planners (`xla_ext/core`): it names them, gives every plan to
+the independent validator, and finds the smallest pool that can be planned.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from coop_jax import _ext
+from coop_jax.base.options import PlanOptions
+from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.validated import validated
+
+# Kinds of steps in `Schedule.steps`.
+COMPUTE, RECOMPUTE, EVICT, FREE = range(4)
+
+PLANNERS = ("search", "lookahead", "coop", "dtr", "dte")
+
+# A step that takes longer than this many times the original is of no use to anybody; the
+# bound keeps the search for the smallest pool from planning quadratic recomputation.
+_OVERHEAD_LIMIT = 10.0
+
+# XLA places the tensors: the offsets of a plan only have to be right, not tight.
+_PACKING_EFFORT = 2_000_000
+
+Schedule = _ext.Schedule
+Planned = tuple[StepGraph, Schedule]
+
+
+@dataclasses.dataclass(frozen=True)
+class SmallestPool:
+    """The smallest pool a planner can plan.
+
+    Attributes:
+        pool_bytes: its size.
+        schedule: the plan.
+        blocking_operation: the operation that cannot run with less.
+    """
+
+    pool_bytes: int
+    schedule: Any
+    blocking_operation: int
+
+
+def planner_options(planner: str | PlanOptions, alignment_bytes: int) -> PlanOptions:
+    """All options of a planner that is given by name or by `PlanOptions`.
+
+    The fields that were not given are the same either way.
+    """
+    if isinstance(planner, str) and planner in PLANNERS:
+        planner = PlanOptions(policy=planner)
+    if not isinstance(planner, PlanOptions):
+        raise ValueError(
+            f"`remat_train_step(planner=...)` must be one of {', '.join(PLANNERS)} or a "
+            f"`coop_jax.PlanOptions`. Got {planner!r}."
+        )
+    # XLA lays the tensors out itself, within a few percent of the bytes alive: the search
+    # need not plan for the gaps between them.
+    return planner.filled(
+        alignment=alignment_bytes,
+        limits_live_bytes=True,
+        packing_effort=_PACKING_EFFORT,
+        overhead_limit=_OVERHEAD_LIMIT,
+    )
+
+
+def plan_pool(
+    graph: StepGraph,
+    pool_bytes: int,
+    options: PlanOptions,
+    preferred_bytes: int | None = None,
+) -> Any | None:
+    """A schedule that keeps all tensors inside `pool_bytes`, or None if there is none.
+
+    With `preferred_bytes`, the search keeps so few bytes alive wherever no single
+    operation needs more, as far as it can; the other planners keep to them everywhere.
+    """
+    if preferred_bytes is not None:
+        preferred_bytes = max(0, preferred_bytes)
+        if not _packed_by_xla(options):
+            pool_bytes, preferred_bytes = min(pool_bytes, preferred_bytes), None
+    if pool_bytes <= 0:
+        return None
+    schedule = _ext.plan(graph.core, pool_bytes, options, preferred_bytes)
+    if not isinstance(schedule, Schedule):
+        return None
+    return _as_promised(graph, schedule, pool_bytes, options)
+
+
+def needed_bytes(schedule: Any, options: PlanOptions) -> int:
+    """Bytes of the pool that a schedule takes; what the planner limits."""
+    statistics = schedule.statistics
+    if _packed_by_xla(options):
+        return statistics.max_live_bytes
+    return statistics.peak_bytes
+
+
+def expected_bytes(graph: StepGraph, schedule: Any, options: PlanOptions) -> int:
+    """Bytes that a schedule is expected to need when compiled.
+
+    Where a plan leaves the placing to XLA, half way from the bytes alive to what XLA's way
+    of packing makes of the tensors' lifetimes. XLA's lifetimes differ from the plan's in
+    detail, and packing is sensitive to detail: XLA needed all of the difference for some of
+    the tightest plans, nothing of it for others. Where there is room there is hardly any.
+    XLA:TPU packs otherwise: `heap.expected_heap_bytes`.
+    """
+    needed = needed_bytes(schedule, options)
+    if not _packed_by_xla(options):
+        return needed
+    heap_bytes = _ext.xla_heap_bytes(graph.core, schedule)
+    return needed + max(0, heap_bytes - needed) // 2
+
+
+def smallest_pool(graph: StepGraph, options: PlanOptions) -> SmallestPool:
+    """Bisect for the smallest pool that can be planned."""
+    found = _ext.minimum_pool(graph.core, options)
+    assert found is not None, "without eviction nothing is recomputed: within any limit"
+    return SmallestPool(
+        pool_bytes=found.capacity,
+        schedule=_as_promised(graph, found.schedule, found.capacity, options),
+        blocking_operation=min(max(found.blocking_operation, 0), len(graph.operations) - 1),
+    )
+
+
+SmallestOf = Callable[[tuple[StepGraph, ...]], tuple[StepGraph, SmallestPool]]
+
+
+def smallest_of(
+    graphs: Sequence[StepGraph], options: PlanOptions
+) -> tuple[StepGraph, SmallestPool]:
+    """The smallest pool that can be planned in any of a step's orders."""
+    pools = [(graph, smallest_pool(graph, options)) for graph in graphs]
+    return min(pools, key=lambda found: found[1].pool_bytes)
+
+
+def least_recomputation(
+    graphs: Sequence[StepGraph],
+    options: PlanOptions,
+    room: int,
+    preferred: int | None = None,
+) -> Planned | None:
+    """The plan that recomputes least, in any of the orders; None if there is none."""
+    plans = [(graph, plan_pool(graph, room, options, preferred)) for graph in graphs]
+    return min(
+        ((graph, schedule) for graph, schedule in plans if schedule is not None),
+        key=lambda planned: planned[1].statistics.recompute_seconds,
+        default=None,
+    )
+
+
+def key_of(graph: StepGraph, schedule: Any) -> bytes:
+    """Tells plans apart, of the same step in different orders as well."""
+    order = np.array([operation.anchor for operation in graph.operations], np.int64)
+    return order.tobytes() + schedule.steps.tobytes()
+
+
+def unconstrained(graph: StepGraph, options: PlanOptions) -> Any:
+    """The schedule without any eviction, in a pool as large as it needs."""
+    return validated(graph.core, _ext.unconstrained(graph.core, options))
+
+
+def _packed_by_xla(options: PlanOptions) -> bool:
+    """Does a plan limit the bytes alive, rather than place them in a pool?"""
+    return options.policy == "search" and options.limits_live_bytes
+
+
+def _as_promised(
+    graph: StepGraph, schedule: Schedule, pool_bytes: int, options: PlanOptions
+) -> Schedule:
+    """Validated: it keeps to its pool, or at least no more bytes alive than that."""
+    limit = None if _packed_by_xla(options) else pool_bytes
+    return validated(graph.core, schedule, pool_bytes=limit, live_bytes=pool_bytes)

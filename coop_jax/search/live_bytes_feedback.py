@@ -1,0 +1,71 @@
+"""Live bytes feedback: bytes a compiled plan keeps alive beyond its schedule, and where.
+
+What XLA stores of a step is read off the step as written. A plan's fences make other
+fusions: of a GELU that is recomputed next to its gradient, three intermediate values are
+stored where the step as written stores none. So a plan that missed is read as well: at
+every execution, what XLA keeps alive then and the plan does not becomes scratch of that
+operation, and the next plan makes room for it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from coop_jax.emit.rewrite import EXECUTION_SCOPE
+from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.live_ranges import lifetimes
+from coop_jax.plan.planner import Schedule
+from coop_jax.xla.buffer_assignment import published_module, temporary_addresses
+from coop_jax.xla.hlo_module import HloModule
+from coop_jax.xla.liveness import live_bytes
+
+_EXECUTION = re.compile(rf"\b{EXECUTION_SCOPE}(\d+)\b")
+
+
+def scratch_needed(graph: StepGraph, schedule: Schedule, compiled: Any) -> dict[int, int]:
+    """Scratch in bytes, by equation, that would have said what XLA keeps alive.
+
+    Arguments:
+        graph: what the schedule was planned on.
+        compiled: the executable of the rewritten program.
+
+    Returns:
+        Only of operations where XLA keeps more alive than the plan, by the equation that
+        names them; nothing where XLA does not publish its schedule.
+    """
+    module = published_module(compiled)
+    if module is None or not module.sequences.get(module.entry):
+        return {}
+    actual = live_bytes(module, temporary_addresses(compiled, module))
+    lives = lifetimes(graph, schedule)
+    planned = lives.live_bytes(graph.in_pool_bytes)
+    scratch: dict[int, int] = {}
+    for at, execution in enumerate(_executions(module)):
+        if execution is None or execution >= len(planned):
+            continue  # The name of another plan, from JAX's compilation cache.
+        more = int(actual[at] - planned[execution])
+        if more > 0:
+            equation = graph.operations[lives.operation[execution]].anchor
+            needed = int(lives.workspace_bytes[execution]) + more
+            scratch[equation] = max(scratch.get(equation, 0), needed)
+    return scratch
+
+
+def _executions(module: HloModule) -> list[int | None]:
+    """By instruction of the schedule, the plan's execution that it belongs to.
+
+    What has no name is a copy or a transposition: it is made for what comes next.
+    """
+    found: list[int | None] = []
+    following: int | None = None
+    for number in reversed(module.sequences[module.entry]):
+        instruction = module.instructions[number]
+        names = [instruction.op_name]
+        if instruction.called:
+            root = module.instructions.get(module.roots.get(instruction.called[0], -1))
+            names.append(root.op_name if root is not None else "")
+        numbers = [n for name in names for n in _EXECUTION.findall(name)[-1:]]
+        following = int(numbers[0]) if numbers else following
+        found.append(following)
+    return found[::-1]

@@ -1,0 +1,1 @@
+"""A training step to one flat program: inlined, common subexpressions merged, priced."""

@@ -1,0 +1,135 @@
+"""Costs: an equation to floating point operations, bytes and, on a target, seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from coop_jax.base import _compat
+from coop_jax.targets import Target
+from coop_jax.trace.program import reads, writes
+
+# Elementwise primitives whose result may take the place of an operand, with the weight
+# of one element in operations. What is missing here costs one operation per element.
+_TRANSCENDENTAL = frozenset(
+    "acos acosh asin asinh atan atan2 atanh cbrt cos cosh digamma erf erf_inv erfc exp "
+    "exp2 expm1 lgamma log log1p logistic polynomial pow rsqrt sin sinh sqrt tan "
+    "tanh".split()
+)
+_ARITHMETIC = frozenset(
+    "abs add add_any and bitcast_convert_type ceil clamp clz conj "
+    "convert_element_type copy copy_p div eq floor ge gt integer_pow is_finite le lt "
+    "max min mul ne neg nextafter not one_minus_square or population_count "
+    "reduce_precision rem round select_n shift_left shift_right_arithmetic "
+    "shift_right_logical sign square stop_gradient sub xor".split()
+)
+ELEMENTWISE = _TRANSCENDENTAL | _ARITHMETIC
+# Values that are the same bytes under another shape: never a buffer of their own.
+VIEWS = frozenset("reshape squeeze expand_dims random_wrap random_unwrap".split())
+_MOVES = frozenset(
+    "broadcast_in_dim iota pad rev slice transpose concatenate dynamic_slice "
+    "sharding_constraint split stack unstack".split()
+)
+_TRANSCENDENTAL_OPERATIONS = 10
+_RANDOM_BITS_OPERATIONS = 100  # threefry2x32: 20 rounds of about 5 operations a word
+
+
+def aval_bytes(aval: Any) -> int:
+    """Bytes of one value; the only place where a shape becomes bytes.
+
+    PRNG keys count as the words that store them; tokens take none.
+    """
+    aval = _compat.physical_aval(aval)
+    if not hasattr(aval, "shape") or not hasattr(aval, "dtype"):
+        return 0
+    if aval.dtype.name == "float0":
+        return 0
+    return math.prod(aval.shape) * np.dtype(aval.dtype).itemsize
+
+
+def is_view(eqn: Any) -> bool:
+    return eqn.primitive.name in VIEWS
+
+
+def may_vanish(eqn: Any) -> bool:
+    """Does XLA leave nothing of it, not even the name, where it does not have to?"""
+    return is_view(eqn) or eqn.primitive.name == "copy"
+
+
+def is_elementwise(eqn: Any) -> bool:
+    return eqn.primitive.name in ELEMENTWISE
+
+
+def is_fusible(eqn: Any) -> bool:
+    """Can XLA compute this inside its consumer without doing the work again at a price?
+
+    False for products, convolutions, reductions, sorts, scatters, loops, calls.
+    """
+    name = eqn.primitive.name
+    return name in ELEMENTWISE or name in VIEWS or name in _MOVES
+
+
+def flops(eqn: Any) -> int:
+    """Operations of one equation; loops count their body once per iteration.
+
+    A `while_loop`, whose length is not known, counts one iteration; a `cond` its most
+    expensive branch.
+    """
+    name = eqn.primitive.name
+    params = eqn.params
+    if name == "dot_general":
+        (contract, _), _ = params["dimension_numbers"]
+        lhs = eqn.invars[0].aval.shape
+        return 2 * _elements(eqn.outvars) * math.prod(lhs[i] for i in contract)
+    if name == "conv_general_dilated":
+        numbers = params["dimension_numbers"]
+        kernel = eqn.invars[1].aval.shape
+        outputs_channel = numbers.rhs_spec[0]
+        return 2 * _elements(eqn.outvars) * math.prod(kernel) // kernel[outputs_channel]
+    if name == "scan":
+        return params["length"] * _body_flops(params["jaxpr"])
+    if name == "while":
+        return _body_flops(params["body_jaxpr"]) + _body_flops(params["cond_jaxpr"])
+    if name == "cond":
+        return max(_body_flops(branch) for branch in params["branches"])
+    nested = [p for p in params.values() if _compat.is_jaxpr(p)]
+    if nested and not name.startswith(("reduce", "scatter", "arg", "sort")):
+        return sum(map(_body_flops, nested))
+    if name in ("random_bits", "threefry2x32"):
+        return _RANDOM_BITS_OPERATIONS * _elements(eqn.outvars)
+    if name in _TRANSCENDENTAL:
+        return _TRANSCENDENTAL_OPERATIONS * _elements(eqn.outvars)
+    if name in VIEWS or name in _MOVES:
+        return 0
+    return max(_elements([v]) for v in [*eqn.outvars, *eqn.invars])
+
+
+def seconds(
+    eqns: Iterable[Any], read_bytes: int, written_bytes: int, target: Target
+) -> float:
+    """Time of equations that run as one fused operation: a roofline.
+
+    The larger of the arithmetic at the target's rate for the widest float among them
+    and of the traffic between the fusion and main memory.
+    """
+    arithmetic = 0.0
+    for eqn in eqns:
+        widths = [
+            v.aval.dtype.itemsize
+            for v in [*reads(eqn), *writes(eqn)]
+            if hasattr(v.aval, "dtype") and v.aval.dtype.name.startswith(("f", "bf"))
+        ]
+        arithmetic += flops(eqn) / target.matrix_rate(max(widths, default=4))
+    return max(arithmetic, (read_bytes + written_bytes) / target.bytes_per_second)
+
+
+def _elements(values: Iterable[Any]) -> int:
+    return sum(math.prod(getattr(v.aval, "shape", ())) for v in values)
+
+
+def _body_flops(jaxpr: Any) -> int:
+    body, _ = _compat.open_jaxpr(jaxpr)
+    return sum(flops(eqn) for eqn in body.eqns)

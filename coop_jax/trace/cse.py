@@ -1,0 +1,77 @@
+"""CSE: common subexpression and dead code elimination on a list of equations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from coop_jax.base._compat import DropVar, Literal
+from coop_jax.trace.program import reads
+from coop_jax.trace.purity import may_merge, may_vanish
+
+
+def merge_equal(eqns: list[Any], outvars: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Common subexpression elimination over the equations that may be merged."""
+    renamed: dict[Any, Any] = {}
+    seen: dict[Any, Any] = {}
+    kept = []
+
+    def read(atom):
+        return atom if isinstance(atom, Literal) else renamed.get(atom, atom)
+
+    for eqn in eqns:
+        eqn = eqn.replace(invars=[read(v) for v in eqn.invars])
+        key = equation_key(eqn)
+        first = None if key is None else seen.get(key)
+        if first is not None:
+            for var, same in zip(eqn.outvars, first.outvars, strict=True):
+                # A result that the first one dropped has no name to refer to.
+                if isinstance(same, DropVar) and not isinstance(var, DropVar):
+                    first = None
+        if first is not None:
+            renamed.update(zip(eqn.outvars, first.outvars, strict=True))
+            continue
+        if key is not None:
+            seen[key] = eqn
+        kept.append(eqn)
+    return kept, [read(v) for v in outvars]
+
+
+def equation_key(eqn: Any, value_of: Callable[[Any], Any] | None = None) -> Any | None:
+    """Equal for equations that are one if they are merged; None for one that may not be.
+
+    Arguments:
+        eqn: the equation.
+        value_of: what stands for a variable in the key; by default the variable itself.
+    """
+    if not may_merge(eqn):
+        return None
+    operands = tuple(
+        literal_key(v) if isinstance(v, Literal) else value_of(v) if value_of else v
+        for v in eqn.invars
+    )
+    key = (eqn.primitive, operands, tuple(sorted(eqn.params.items())), eqn.ctx)
+    try:
+        hash(key)
+    except TypeError:  # an unhashable parameter: never merged
+        return None
+    return key
+
+
+def literal_key(literal: Any) -> Any:
+    """Equal for literals of the same type and value."""
+    # By bytes: 0.0 == -0.0 and nan != nan would both merge wrongly.
+    return str(literal.aval), np.asarray(literal.val).tobytes()
+
+
+def without_dead(eqns: list[Any], outvars: list[Any]) -> list[Any]:
+    """Dead code elimination; what has to run stays."""
+    live = {v for v in outvars if not isinstance(v, Literal)}
+    kept = []
+    for eqn in reversed(eqns):
+        if any(v in live for v in eqn.outvars) or not may_vanish(eqn):
+            kept.append(eqn)
+            live.update(reads(eqn))
+    return kept[::-1]

@@ -1,0 +1,214 @@
+"""Inline: a training step to one flat program.
+
+The whole step, with its gradients and its optimizer, becomes one straight line of
+equations. Calls are inlined (`jit`, `custom_jvp`, `custom_vjp`, `checkpoint`,
+`closed_call`), equal pure equations are merged and dead ones removed, as XLA would do
+anyway: only so does a recomputation that `jax.checkpoint` put there count as the tensor
+it duplicates, and the planner decides about it afresh. Loops, branches, `shard_map`,
+Pallas and FFI calls stay single operations. Source lines and name stacks are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from coop_jax.base import _compat
+from coop_jax.base._compat import DropVar, Literal
+from coop_jax.trace.costs import ELEMENTWISE
+from coop_jax.trace.cse import merge_equal, without_dead
+from coop_jax.trace.program import Program, reads
+
+# Primitive name -> the parameter that holds the called jaxpr.
+_CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "call_jaxpr",
+    "remat": "jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+}
+
+
+# Calls whose lowering puts a barrier around the recomputation inside of them.
+CHECKPOINTS = ("remat", "remat2", "checkpoint")
+
+Barrier = Callable[[Sequence[Any], Sequence[Any]], Any]
+
+
+def flatten(
+    closed: Any, donated: Sequence[bool], *, barrier: Barrier | None = None
+) -> Program:
+    """A traced closed jaxpr as a flat `Program`: calls inlined, merged, dead code gone.
+
+    Arguments:
+        closed: a closed jaxpr, as `jax.jit(f).trace(...).jaxpr` gives it.
+        donated: one flag per input.
+        barrier: makes an equation that hands values through, given the variables before
+            and after it. With it, what `jax.checkpoint` computes again stays apart, as
+            it does for XLA. Without it, it merges with what it repeats.
+    """
+    inliner = _Inliner(barrier)
+    jaxpr, consts = _compat.open_jaxpr(closed)
+    outvars = inliner.inline(jaxpr, [*jaxpr.invars], consts, lambda eqn: eqn.source_info)
+    eqns = _with_explicit_broadcasts(inliner.eqns)
+    eqns, outvars = merge_equal(eqns, outvars)
+    eqns = without_dead(eqns, outvars)
+    used = {v for eqn in eqns for v in reads(eqn)}
+    used |= {v for v in outvars if not isinstance(v, Literal)}
+    constants = [(v, c) for v, c in inliner.constants if v in used]
+    return Program(
+        constvars=tuple(v for v, _ in constants),
+        consts=tuple(c for _, c in constants),
+        invars=tuple(jaxpr.invars),
+        outvars=tuple(outvars),
+        eqns=tuple(eqns),
+        donated=tuple(donated),
+        debug_info=getattr(jaxpr, "debug_info", None),
+    )
+
+
+class _Inliner:
+    """Appends the equations of nested calls to one list, renaming variables."""
+
+    def __init__(self, barrier: Barrier | None) -> None:
+        self.eqns: list[Any] = []
+        self.constants: list[tuple[Any, Any]] = []
+        self._barrier = barrier
+
+    def inline(self, jaxpr, operands, consts, source_info_of) -> list[Any]:
+        env: dict[Any, Any] = {}
+        for var, const in zip(jaxpr.constvars, consts, strict=True):
+            env[var] = fresh = _compat.new_var(var.aval)
+            self.constants.append((fresh, const))
+        env.update(zip(jaxpr.invars, operands, strict=True))
+
+        def read(atom):
+            return atom if isinstance(atom, Literal) else env[atom]
+
+        for eqn in jaxpr.eqns:
+            invars = [read(v) for v in eqn.invars]
+            info = source_info_of(eqn)
+            called = _called_jaxpr(eqn)
+            if _is_identity(eqn):
+                outvars = invars
+            elif called is None:
+                outvars = [
+                    v if isinstance(v, DropVar) else _compat.new_var(v.aval)
+                    for v in eqn.outvars
+                ]
+                self.eqns.append(
+                    eqn.replace(invars=invars, outvars=outvars, source_info=info)
+                )
+            else:
+                outvars = self._inline_call(eqn, called, invars, info)
+            for var, value in zip(eqn.outvars, outvars, strict=True):
+                env[var] = value
+        return [read(v) for v in jaxpr.outvars]
+
+    def _inline_call(self, eqn, called, invars, info) -> list[Any]:
+        inner, consts = _compat.open_jaxpr(called)
+        name = eqn.params.get("name")
+        if name is not None:
+            info = info.replace(name_stack=info.name_stack.extend(f"jit({name})"))
+        unspecified = [None] * max(len(invars), len(eqn.outvars))
+        in_shardings = eqn.params.get("in_shardings") or unspecified
+        out_shardings = eqn.params.get("out_shardings") or unspecified
+        invars = self._constrain(invars, in_shardings, info)
+        if self._barrier is not None and _keeps_apart(eqn):
+            invars = self._behind_barrier(invars, self._barrier)
+        outvars = self.inline(
+            inner,
+            invars,
+            consts,
+            lambda e: _compat.nest_source_info(info, e.source_info),
+        )
+        return self._constrain(outvars, out_shardings, info)
+
+    def _behind_barrier(self, atoms, barrier: Barrier) -> list[Any]:
+        after = [v if isinstance(v, Literal) else _compat.new_var(v.aval) for v in atoms]
+        # One for each, so that a value that only a dead equation reads is dead, too.
+        self.eqns += [
+            barrier([v], [same])
+            for v, same in zip(atoms, after, strict=True)
+            if not isinstance(v, Literal)
+        ]
+        return after
+
+    def _constrain(self, atoms, shardings, info) -> list[Any]:
+        """Keep what an inlined `jit` says about the sharding of its values."""
+        constrained = []
+        for atom, sharding in zip(atoms, shardings, strict=False):
+            if sharding is None or _compat.is_unspecified(sharding):
+                constrained.append(atom)
+                continue
+            closed = jax.make_jaxpr(
+                lambda x, s=sharding: jax.lax.with_sharding_constraint(x, s)
+            )(jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype))
+            inner, consts = _compat.open_jaxpr(closed)
+            constrained += self.inline(inner, [atom], consts, lambda _: info)
+        return constrained
+
+
+def _called_jaxpr(eqn: Any) -> Any | None:
+    parameter = _CALLS.get(eqn.primitive.name)
+    return None if parameter is None else eqn.params.get(parameter)
+
+
+def _keeps_apart(eqn: Any) -> bool:
+    """Is it a `jax.checkpoint` whose recomputation JAX lowers behind a barrier?"""
+    if eqn.primitive.name not in CHECKPOINTS or not eqn.params.get("differentiated"):
+        return False
+    prevents = eqn.params.get("prevent_cse", True)
+    return any(prevents) if isinstance(prevents, tuple) else bool(prevents)
+
+
+def _is_identity(eqn: Any) -> bool:
+    """Equations that speak to `jax.checkpoint` alone; after differentiation they hand
+    their operand through: names, and roundings to the precision it has."""
+    name = eqn.primitive.name
+    if name == "name":
+        return True
+    if name != "reduce_precision" or isinstance(eqn.invars[0], Literal):
+        return False
+    info = jax.numpy.finfo(eqn.invars[0].aval.dtype)
+    bits = eqn.params["exponent_bits"], eqn.params["mantissa_bits"]
+    return bits == (info.nexp, info.nmant)
+
+
+def _with_explicit_broadcasts(eqns: list[Any]) -> list[Any]:
+    """Give the broadcast that an elementwise primitive implies its own equation.
+
+    Lowering makes it one anyway, and XLA:CPU stores it, from the forward to the backward
+    pass (14 % of the temporaries of an MLP-Mixer): it has to be a value of the program
+    to be planned.
+    """
+    explicit = []
+    for eqn in eqns:
+        if eqn.primitive.name in ELEMENTWISE and len(eqn.outvars) == 1:
+            shape = eqn.outvars[0].aval.shape
+            invars = []
+            for atom in eqn.invars:
+                if _is_implicit_broadcast(atom, shape):
+                    broadcast = _compat.broadcast_equation(atom, shape, eqn)
+                    explicit.append(broadcast)
+                    atom = broadcast.outvars[0]
+                invars.append(atom)
+            eqn = eqn.replace(invars=invars)
+        explicit.append(eqn)
+    return explicit
+
+
+def _is_implicit_broadcast(atom: Any, shape: tuple[int, ...]) -> bool:
+    return (
+        not isinstance(atom, Literal)
+        and len(atom.aval.shape) == len(shape) > 0
+        and atom.aval.shape != shape
+        and not _compat.has_explicit_sharding(atom.aval)
+    )

@@ -1,0 +1,70 @@
+"""`Program`: a whole training step as one flat list of equations."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from coop_jax.base import _compat
+from coop_jax.base._compat import DropVar, Literal
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """A flat, closed jaxpr: `(constants, inputs) -> outputs` through `eqns`.
+
+    The same information as a `ClosedJaxpr`, in the same shape for every JAX version.
+
+    Attributes:
+        constvars, consts: captured arrays and the variables they are bound to.
+        invars: one variable per dynamic argument leaf, in pytree order.
+        outvars: one variable or literal per output leaf.
+        eqns: the equations in execution order.
+        donated: for every input whether its buffer may be reused.
+        debug_info: names of arguments and results, for XLA's parameter names.
+    """
+
+    constvars: tuple[Any, ...]
+    consts: tuple[Any, ...]
+    invars: tuple[Any, ...]
+    outvars: tuple[Any, ...]
+    eqns: tuple[Any, ...]
+    donated: tuple[bool, ...]
+    debug_info: Any
+
+    def to_jaxpr(self) -> Any:
+        return _compat.close_jaxpr(
+            self.constvars,
+            self.consts,
+            self.invars,
+            self.outvars,
+            self.eqns,
+            self.debug_info,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Program({len(self.eqns)} equations, {len(self.invars)} inputs "
+            f"({sum(self.donated)} donated), {len(self.outvars)} outputs)"
+        )
+
+
+def reads(eqn: Any) -> list[Any]:
+    """The variables an equation reads (its operands without the literals)."""
+    return [v for v in eqn.invars if not isinstance(v, Literal)]
+
+
+def writes(eqn: Any) -> list[Any]:
+    """The variables an equation defines (its results without the dropped ones)."""
+    return [v for v in eqn.outvars if not isinstance(v, DropVar)]
+
+
+def all_equations(closed: Any) -> Iterator[Any]:
+    """The equations of a jaxpr and of all jaxprs in it."""
+    for eqn in _compat.open_jaxpr(closed)[0].eqns:
+        yield eqn
+        for value in eqn.params.values():
+            for nested in value if isinstance(value, (tuple, list)) else (value,):
+                if _compat.is_jaxpr(nested):
+                    yield from all_equations(nested)

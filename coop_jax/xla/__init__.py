@@ -1,0 +1,1 @@
+"""What XLA says: modules, buffers, layouts and bytes of a compiled step; absent devices."""

@@ -1,0 +1,320 @@
+"""Buffers from schedule: what is stored, where XLA publishes no buffer assignment.
+
+For a device that is not there, XLA publishes the optimized module with its schedule and
+with the layout of every value, but not its buffer assignment. Nearly all of that follows:
+every instruction of the schedule defines a buffer, except those that only pass on what
+their operands hold; the layout says in which memory it lies and how much its tiles take
+there. Only the addresses are lost.
+
+A value that XLA keeps in the chip's own vector memory takes no main memory and is
+yielded with no bytes: it is stored, at no cost, as long as it is not kept for long.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from coop_jax.xla.hlo_module import HloModule, Instruction
+from coop_jax.xla.protobuf_wire import repeated
+from coop_jax.xla.shapes import Index, leaves, sizes_of
+
+# Field numbers of xla/service/hlo.proto.
+_ALIASING_OUTPUT_INDEX, _ALIASING_OPERAND, _ALIASING_OPERAND_INDEX = 1, 2, 3
+
+# Their results are their operands' buffers.
+_FORWARDS = frozenset("bitcast opt-barrier add-dependency domain async-update".split())
+# Of these the called computations run in memory of their own; a fusion's do not.
+_RUNS_NESTED = frozenset("while conditional call".split())
+_MOVES = frozenset("copy copy-start".split())
+# The part of an asynchronous start that holds its results: (operands, results, ...), but
+# (result, operand, context) of a copy.
+_RESULT_PART = {"copy": (0,)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredBuffer:
+    """A value that XLA keeps in memory.
+
+    `kind` says in which allocation: `"temp"`, `"output"` (an output that no argument
+    shares), `"argument"` (arguments and the outputs that take them over) or `"other"`.
+    `value_sizes` are the bytes that the value may have in the program, likeliest first,
+    where they are not `size_bytes`: tiles are padded, and what only matrix products read
+    is kept in half precision. `lifetime` counts the instructions that it is kept for, 0
+    if that is not known. `near_bytes` is what a value takes that lies in the chip's own
+    memory, and would take in main memory.
+    """
+
+    instruction: int
+    shape_index: Index
+    size_bytes: int
+    offset: int
+    kind: str
+    value_sizes: tuple[int, ...] = ()
+    lifetime: int = 0
+    near_bytes: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class Value:
+    """One buffer's content: what defines it, and the values whose memory it shares.
+
+    `storage` is the first value that lies there; `bytes` 0 outside of main memory,
+    `near_bytes` 0 inside.
+    """
+
+    instruction: int
+    index: Index
+    bytes: int
+    near_bytes: int
+    value_sizes: tuple[int, ...]
+    storage: Value | None = None
+
+    def root(self) -> Value:
+        return self if self.storage is None else self.storage.root()
+
+
+def stored_buffers(module: HloModule) -> tuple[StoredBuffer, ...]:
+    """The buffers of a scheduled module, as its buffer assignment would list them.
+
+    Without addresses: every `offset` is 0.
+    """
+    buffers = list(_entry_buffers(module, Flow(module, module.entry)))
+    todo = _nested(module, module.entry)
+    seen = set()
+    while todo:
+        computation = todo.pop()
+        if computation not in seen:
+            seen.add(computation)
+            buffers += _nested_buffers(module, computation)
+            todo += _nested(module, computation)
+    return tuple(buffers)
+
+
+def kinds_of_storage(module: HloModule, flow: Flow) -> dict[int, str]:
+    """Whose memory a storage is, by its `id`; temporaries are missing."""
+    kinds: dict[int, str] = {}
+    for index, value in flow.held[module.roots[module.entry]].items():
+        is_aliased = index in module.aliased_outputs
+        kinds[id(value.root())] = "argument" if is_aliased else "output"
+    for value in flow.values:
+        opcode = module.instructions[value.instruction].opcode
+        if opcode in ("parameter", "constant"):
+            kinds[id(value.root())] = "argument" if opcode == "parameter" else "other"
+    return kinds
+
+
+def _entry_buffers(module: HloModule, flow: Flow) -> Iterator[StoredBuffer]:
+    kinds = kinds_of_storage(module, flow)
+    when = {number: at for at, number in enumerate(flow.sequence)}
+    for value in flow.values:
+        origin = flow.origin(value)
+        yield StoredBuffer(
+            instruction=origin.instruction,
+            shape_index=origin.index,
+            size_bytes=value.bytes,
+            offset=0,
+            kind=kinds.get(id(value.root()), "temp"),
+            value_sizes=origin.value_sizes,
+            lifetime=flow.last_read[id(value)] - when[value.instruction],
+            near_bytes=value.near_bytes,
+        )
+
+
+def _nested_buffers(module: HloModule, computation: int) -> Iterator[StoredBuffer]:
+    """What a loop's body or a branch needs besides its operands and results."""
+    flow = Flow(module, computation)
+    passed = {id(v.root()) for v in flow.held[module.roots[computation]].values()}
+    for value in flow.values:
+        opcode = module.instructions[value.instruction].opcode
+        if opcode in ("parameter", "constant"):
+            passed.add(id(value.root()))
+    for value in flow.values:
+        if value.bytes and id(value.root()) not in passed:
+            yield StoredBuffer(
+                value.instruction, value.index, value.bytes, 0, "temp", value.value_sizes
+            )
+
+
+class Flow:
+    """Which buffers hold the results of every instruction of one computation.
+
+    Attributes:
+        sequence: the computation's instructions in execution order.
+        values: everything defined, in execution order.
+        held: by instruction and shape index, the value there.
+        last_read: when a value is read last, by its `id`; results: after the end.
+
+    `places` are addresses, by instruction and shape index, where XLA publishes them.
+    """
+
+    def __init__(
+        self,
+        module: HloModule,
+        computation: int,
+        places: Mapping[tuple[int, Index], Any] = MappingProxyType({}),
+    ) -> None:
+        self.sequence = _sequence(module, computation)
+        self.values: list[Value] = []
+        self.held: dict[int, dict[Index, Value]] = {}
+        self._module, self._computation = module, computation
+        for number in self.sequence:
+            self.held[number] = self._results(number, module.instructions[number])
+        self.last_read = self._last_reads()
+        for number in self.sequence:
+            self._share(number, module.instructions[number])
+            if places:
+                self._share_places(number, module.instructions[number], places)
+
+    def origin(self, value: Value) -> Value:
+        """Where a value was computed, if XLA has only moved it since."""
+        while True:
+            instruction = self._module.instructions[value.instruction]
+            if instruction.op_name or instruction.opcode not in _MOVES:
+                return value
+            source = self.held[instruction.operands[0]].get(())
+            if source is None:
+                return value
+            if self._module.instructions[source.instruction].opcode in (
+                "parameter",
+                "constant",
+            ):
+                return value
+            value = source
+
+    def _results(self, number: int, instruction: Instruction) -> dict[Index, Value]:
+        opcode = instruction.opcode
+        operands = [self.held[o] for o in instruction.operands]
+        if opcode in _FORWARDS:
+            return operands[0]
+        if opcode == "tuple":
+            return {
+                (i, *index): value
+                for i, operand in enumerate(operands)
+                for index, value in operand.items()
+            }
+        if opcode == "get-tuple-element":
+            return _element(operands[0], (instruction.tuple_index,))
+        if opcode.endswith("-done"):
+            if () in operands[0]:
+                return operands[0]
+            return _element(operands[0], _RESULT_PART.get(opcode[:-5], (1,)))
+        is_started = opcode.endswith("-start")
+        made = {}
+        for index, shape in leaves(instruction.shape):
+            if is_started and index and index[:1] != _RESULT_PART.get(opcode[:-6], (1,)):
+                # Operands, which have to stay until the end of the move, and contexts.
+                source = _passed(operands, index if opcode != "copy-start" else (0,))
+                if source is not None and index != (2,):
+                    made[index] = source
+                continue
+            value = Value(number, index, *sizes_of(shape))
+            self.values.append(value)
+            made[index] = value
+        return made
+
+    def _last_reads(self) -> dict[int, int]:
+        last: dict[int, int] = {}
+        for at, number in enumerate(self.sequence):
+            for operand in self._module.instructions[number].operands:
+                for value in self.held[operand].values():
+                    last[id(value)] = at
+            for value in self.held[number].values():
+                last.setdefault(id(value), at)
+        for value in self.held[self._module.roots[self._computation]].values():
+            last[id(value)] = len(self.sequence)
+        return last
+
+    def _share(self, number: int, instruction: Instruction) -> None:
+        """Results that lie where an operand lay: known in advance, or noted by XLA."""
+        results = self.held[number]
+        for index, operand, operand_index in _shared(instruction, results):
+            if operand >= len(instruction.operands):
+                continue
+            result = results.get(index)
+            source = self.held[instruction.operands[operand]].get(operand_index)
+            if result is None or source is None or result.instruction != number:
+                continue
+            if result.bytes == source.bytes and result.root() is not source.root():
+                result.storage = source.root()
+
+    def _share_places(
+        self,
+        number: int,
+        instruction: Instruction,
+        places: Mapping[tuple[int, Index], Any],
+    ) -> None:
+        """Results that lie where an operand of the same size lay, by their addresses."""
+        sources = {
+            (places.get((value.instruction, value.index)), value.bytes): value
+            for operand in instruction.operands
+            for value in self.held[operand].values()
+        }
+        for result in self.held[number].values():
+            place = places.get((result.instruction, result.index))
+            source = sources.get((place, result.bytes))
+            if place is None or source is None or result.instruction != number:
+                continue
+            if result.root() is not source.root():
+                result.storage = source.root()
+
+
+def _shared(
+    instruction: Instruction, results: dict[Index, Value]
+) -> Iterator[tuple[Index, int, Index]]:
+    """(shape index of a result, operand, shape index in it) that share their memory."""
+    if instruction.opcode == "while":
+        yield from ((index, 0, index) for index in results)
+    if instruction.opcode in ("dynamic-update-slice", "scatter"):
+        yield (), 0, ()
+    for entry in instruction.aliasing:
+        yield (
+            tuple(repeated(entry, _ALIASING_OUTPUT_INDEX)),
+            sum(repeated(entry, _ALIASING_OPERAND)),
+            tuple(repeated(entry, _ALIASING_OPERAND_INDEX)),
+        )
+    # XLA:TPU numbers operands, then results: [["0", "6"]] puts result 0 of a fusion with
+    # six operands where its first operand was.
+    if b'"aliasing_operands"' in instruction.backend_config:
+        lists = json.loads(instruction.backend_config)["aliasing_operands"]["lists"]
+        count = len(instruction.operands)
+        for group in lists:
+            numbers = [int(n) for n in group["indices"]]
+            sources = [n for n in numbers if n < count]
+            for n in numbers:
+                if n >= count and sources:
+                    yield (() if () in results else (n - count,)), sources[0], ()
+
+
+def _nested(module: HloModule, computation: int) -> list[int]:
+    """Computations that its instructions run as programs of their own."""
+    return [
+        called
+        for number in _sequence(module, computation)
+        if module.instructions[number].opcode in _RUNS_NESTED
+        for called in module.instructions[number].called
+    ]
+
+
+def _sequence(module: HloModule, computation: int) -> tuple[int, ...]:
+    """In execution order; computations without a schedule are listed in such an order."""
+    scheduled = module.sequences.get(computation)
+    if scheduled:
+        return scheduled
+    return tuple(n for n, i in module.instructions.items() if i.computation == computation)
+
+
+def _passed(operands: list[dict[Index, Value]], index: Index) -> Value | None:
+    """The operand at (0, i, ...) of an asynchronous start."""
+    position = index[1:2]
+    if index[:1] != (0,) or sum(position) >= len(operands):
+        return None
+    return operands[sum(position)].get(index[2:])
+
+
+def _element(held: dict[Index, Value], prefix: Index) -> dict[Index, Value]:
+    length = len(prefix)
+    return {i[length:]: value for i, value in held.items() if i[:length] == prefix}

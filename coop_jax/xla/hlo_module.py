@@ -1,0 +1,142 @@
+"""HLO module: XLA's optimized program, decoded from its protocol buffer.
+
+Field numbers are stable (openxla/xla, `xla/service/hlo.proto`); only the fields that
+say what is stored are decoded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from coop_jax.xla.protobuf_wire import fields, integers, repeated
+
+_MODULE_COMPUTATIONS, _MODULE_ENTRY_ID, _MODULE_SCHEDULE, _MODULE_ALIASES = 3, 6, 7, 8
+_ALIASES_ENTRIES, _ALIAS_OUTPUT_INDEX = 1, 1
+_SCHEDULE_SEQUENCES, _MAP_KEY, _MAP_VALUE, _SEQUENCE_INSTRUCTIONS = 1, 1, 2, 1
+_COMPUTATION_INSTRUCTIONS, _COMPUTATION_ID, _COMPUTATION_ROOT_ID = 2, 5, 6
+_INSTRUCTION_NAME, _INSTRUCTION_OPCODE, _INSTRUCTION_SHAPE = 1, 2, 3
+_INSTRUCTION_METADATA, _INSTRUCTION_TUPLE_INDEX = 7, 13
+_INSTRUCTION_ID, _INSTRUCTION_OPERANDS, _INSTRUCTION_CALLED = 35, 36, 38
+_INSTRUCTION_BACKEND_CONFIG, _INSTRUCTION_ALIASING = 43, 74
+_METADATA_OP_NAME = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Instruction:
+    """One HLO instruction.
+
+    Attributes:
+        computation: id of the computation it stands in.
+        shape: its shape, still encoded (`xla.ShapeProto`).
+        tuple_index: which element a get-tuple-element takes.
+        backend_config: what the platform's own passes noted, text or bytes.
+        aliasing: results that share an operand's memory, still encoded.
+    """
+
+    name: str
+    opcode: str
+    op_name: str
+    computation: int
+    operands: tuple[int, ...]
+    called: tuple[int, ...]
+    shape: bytes = b""
+    tuple_index: int = 0
+    backend_config: bytes = b""
+    aliasing: tuple[bytes, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HloModule:
+    """The optimized module.
+
+    Attributes:
+        instructions: by id, in the order of the module.
+        roots: root instruction id by computation id.
+        entry: id of the entry computation.
+        sequences: instructions in execution order, by computation id; empty where
+            the module has no schedule.
+        aliased_outputs: shape indices of the results that take over an argument.
+    """
+
+    instructions: dict[int, Instruction]
+    roots: dict[int, int]
+    entry: int
+    sequences: dict[int, tuple[int, ...]]
+    aliased_outputs: frozenset[tuple[int, ...]]
+
+
+def read_module(data: bytes) -> HloModule:
+    """Decode a serialized `xla.HloModuleProto`."""
+    instructions, roots, sequences, aliased, entry = {}, {}, {}, set(), 0
+    for field, value in fields(data):
+        if field == _MODULE_ENTRY_ID:
+            entry = value
+        elif field == _MODULE_COMPUTATIONS:
+            bodies = []
+            computation = root = 0
+            for inner, inner_value in fields(value):
+                if inner == _COMPUTATION_INSTRUCTIONS:
+                    bodies.append(inner_value)
+                elif inner == _COMPUTATION_ID:
+                    computation = inner_value
+                elif inner == _COMPUTATION_ROOT_ID:
+                    root = inner_value
+            roots[computation] = root
+            for body in bodies:
+                number, instruction = _read_instruction(body, computation)
+                instructions[number] = instruction
+        elif field == _MODULE_SCHEDULE:
+            for inner, inner_value in fields(value):
+                if inner == _SCHEDULE_SEQUENCES:
+                    item = dict(fields(inner_value))
+                    sequence = repeated(item.get(_MAP_VALUE, b""), _SEQUENCE_INSTRUCTIONS)
+                    sequences[item.get(_MAP_KEY, 0)] = tuple(sequence)
+        elif field == _MODULE_ALIASES:
+            for inner, inner_value in fields(value):
+                if inner == _ALIASES_ENTRIES:
+                    aliased.add(tuple(repeated(inner_value, _ALIAS_OUTPUT_INDEX)))
+    return HloModule(instructions, roots, entry, sequences, frozenset(aliased))
+
+
+def _read_instruction(data: bytes, computation: int) -> tuple[int, Instruction]:
+    name = opcode = op_name = ""
+    number = tuple_index = 0
+    shape = backend_config = b""
+    operands: list[int] = []
+    called: list[int] = []
+    aliasing: list[bytes] = []
+    for field, value in fields(data):
+        if field == _INSTRUCTION_NAME:
+            name = value.decode()
+        elif field == _INSTRUCTION_OPCODE:
+            opcode = value.decode()
+        elif field == _INSTRUCTION_SHAPE:
+            shape = value
+        elif field == _INSTRUCTION_ID:
+            number = value
+        elif field == _INSTRUCTION_TUPLE_INDEX:
+            tuple_index = value
+        elif field == _INSTRUCTION_OPERANDS:
+            operands += integers(value)
+        elif field == _INSTRUCTION_CALLED:
+            called += integers(value)
+        elif field == _INSTRUCTION_BACKEND_CONFIG:
+            backend_config = value
+        elif field == _INSTRUCTION_ALIASING:
+            aliasing.append(value)
+        elif field == _INSTRUCTION_METADATA:
+            for inner, inner_value in fields(value):
+                if inner == _METADATA_OP_NAME:
+                    op_name = inner_value.decode()
+    return number, Instruction(
+        name,
+        opcode,
+        op_name,
+        computation,
+        tuple(operands),
+        tuple(called),
+        shape,
+        tuple_index,
+        backend_config,
+        tuple(aliasing),
+    )

@@ -1,0 +1,108 @@
+"""Memory figures: what XLA says a compiled step needs on one device."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from coop_jax.backends.tpu.compile_to_buffers import AssignedStep
+
+# XLA:TPU compiles nothing that exceeds the chip's memory, but says what it would need.
+_REFUSED = (
+    re.compile(r"HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds"),  # arguments included
+    re.compile(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm"),
+)
+_SUFFIXES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryFigures:
+    """XLA's own figures for a compiled step, in bytes, for one device.
+
+    Attributes:
+        argument_bytes, output_bytes: buffers of arguments and results.
+        alias_bytes: results that take over the memory of donated arguments.
+        temp_bytes: everything in between.
+    """
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temp_bytes: int
+
+    @property
+    def fixed_bytes(self) -> int:
+        """What no plan can change: arguments and results, counted once."""
+        return self.argument_bytes + self.output_bytes - self.alias_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """What the budget is compared with.
+
+        Added up from the parts: on CPU, XLA's `peak_memory_in_bytes` leaves the
+        temporaries out (JAX 0.10 and 0.12).
+        """
+        return self.fixed_bytes + self.temp_bytes
+
+
+def memory_figures(compiled: Any) -> MemoryFigures:
+    """Read the figures off a `jax.stages.Compiled`."""
+    analysis = compiled.memory_analysis()
+    if analysis is None:
+        raise NotImplementedError(
+            "`coop_jax` needs XLA's memory figures, and this platform's "
+            "`Compiled.memory_analysis()` returns None. Plan for a platform that "
+            "reports them (CPU, CUDA, TPU)."
+        )
+    return MemoryFigures(
+        argument_bytes=analysis.argument_size_in_bytes,
+        output_bytes=analysis.output_size_in_bytes,
+        alias_bytes=analysis.alias_size_in_bytes,
+        temp_bytes=analysis.temp_size_in_bytes,
+    )
+
+
+def compile_measured(compile_step: Callable[[], Any]) -> tuple[Any, int]:
+    """Compile, and say what the step needs.
+
+    Arguments:
+        compile_step: returns a `jax.stages.Compiled`, or an `AssignedStep`.
+
+    Returns:
+        What it returns with XLA's figure for it in bytes; None with what XLA says the
+        step would need, if it refuses to compile what the device cannot hold.
+    """
+    compiled, total_bytes = _compile(compile_step)
+    return (None if _is_refused(compiled) else compiled), total_bytes
+
+
+def compile_to_read(compile_step: Callable[[], Any]) -> Any:
+    """Compile, to read what XLA stores; None if it refuses, and does not say that."""
+    return _compile(compile_step)[0]
+
+
+def _compile(compile_step: Callable[[], Any]) -> tuple[Any, int]:
+    try:
+        compiled = compile_step()
+    except jax.errors.JaxRuntimeError as error:
+        needed = _refused_bytes(str(error))
+        if needed is None:
+            raise
+        return None, needed
+    return compiled, memory_figures(compiled).total_bytes
+
+
+def _is_refused(compiled: Any) -> bool:
+    return isinstance(compiled, AssignedStep) and compiled.is_refused
+
+
+def _refused_bytes(message: str) -> int | None:
+    for pattern in _REFUSED:
+        match = pattern.search(message)
+        if match is not None:
+            return int(float(match[1]) * _SUFFIXES[match[2]])
+    return None

@@ -1,0 +1,101 @@
+"""Planning again until XLA's figure keeps the budget."""
+
+import pytest
+from steps import compiled_graph, mlp_arguments, mlp_step, traced
+
+from coop_jax import InfeasibleBudgetError, PlanOptions
+from coop_jax.emit.placements import XlaPlacement
+from coop_jax.plan.planner import planner_options
+from coop_jax.search.driver import BudgetSearch
+from coop_jax.xla.memory_figures import memory_figures
+
+
+@pytest.fixture(scope="module")
+def made():
+    step = traced(mlp_step, *mlp_arguments(), donate_argnums=0)
+    compiled = step.compile(step.program)
+    return step, compiled_graph(step), memory_figures(compiled)
+
+
+def search(made, compile_program=None, figures_shift=0, options=None):
+    step, graph, figures = made
+    lines = []
+    found = BudgetSearch(
+        [graph],
+        PlanOptions() if options is None else options,
+        figures.fixed_bytes + figures_shift,
+        XlaPlacement(step.program, "cpu"),
+        compile_program or step.compile,
+        lines.append,
+    )
+    return found, lines
+
+
+@pytest.mark.parametrize("percent", [95, 85, 75, 65])
+def test_the_accepted_step_keeps_the_budget(made, percent):
+    budget = made[2].total_bytes * percent // 100
+    found, lines = search(made)
+    measured = found.run(budget)
+    assert measured.total_bytes <= budget
+    assert memory_figures(measured.compiled).total_bytes == measured.total_bytes
+    assert 1 <= found.num_compilations == len(lines) <= 3
+
+
+@pytest.mark.parametrize("percent", [80, 65, 50])
+def test_what_is_expected_to_miss_is_not_compiled(made, percent):
+    budget = made[2].total_bytes * percent // 100
+    compiled = []
+    found, lines = search(made, options=planner_options("search", 64))
+    candidate_of = found._candidate
+
+    def candidate(*plan, **options):
+        compiled.append(candidate_of(*plan, **options))
+        return compiled[-1]
+
+    found._candidate = candidate
+    assert found.run(budget).total_bytes <= budget
+    assert len(compiled) == len(lines)
+    assert all(c.planned_bytes <= budget for c in compiled)
+
+
+def test_tighter_budgets_recompute_more(made):
+    total = made[2].total_bytes
+    seconds = [
+        search(made)[0].run(total * percent // 100).recompute_seconds
+        for percent in (95, 80, 65)
+    ]
+    assert seconds == sorted(seconds)
+    assert seconds[0] < seconds[-1]
+
+
+def test_a_wrong_prediction_is_corrected(made):
+    """The search believes that the fixed bytes are less than they are."""
+    budget = made[2].total_bytes * 75 // 100
+    found, _ = search(made, figures_shift=-made[2].total_bytes // 3)
+    measured = found.run(budget)
+    assert measured.total_bytes <= budget
+    assert found.num_compilations > 1
+
+
+def test_the_same_plan_is_compiled_once(made):
+    compiled = []
+
+    def compile_program(program):
+        compiled.append(program)
+        return made[0].compile(program)
+
+    found, _ = search(made, compile_program)
+    budget = made[2].total_bytes * 75 // 100
+    first = found.run(budget)
+    assert found.run(budget) is first
+    assert len(compiled) == found.num_compilations
+
+
+def test_the_smallest_budget_named_is_the_smallest_that_works(made):
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        search(made)[0].run(1000)
+    smallest = caught.value.smallest_bytes
+    assert search(made)[0].run(smallest).total_bytes <= smallest
+    with pytest.raises(InfeasibleBudgetError) as again:
+        search(made)[0].run(smallest - 1)
+    assert again.value.smallest_bytes == smallest
