@@ -8,8 +8,8 @@ becomes theirs:
 * `<!-- a.md b.md -->`: the first table of each file, one after the other under one header;
   `<!-- a.md: table 3 -->`: the third table of the file; `<!-- a.md: rows gpt2 -->`: those
   rows of the first that begin with `gpt2`;
-* `<!-- a.md: policies -->`: a summary of the rows that `compare/reproduce.py` made, over all
-  networks, a row per group of `jax.checkpoint` policies;
+* `<!-- a.md: policies -->`: a summary of the rows that `compare/reproduce.py` made, over
+  all networks, a row per group of `jax.checkpoint` policies;
 * `<!-- a.md: head -->`: all that stands before its first table, as one paragraph: the
   command, the versions and the machine; `<!-- a.md: foot -->`: all behind the last one;
 * `<!-- a.md: output -->`: the first fenced block;
@@ -88,7 +88,7 @@ def policies(paths: list[str], _: str | None = None) -> str:
     """What policies and coop_jax need, over all networks of a comparison."""
     found = [row for path in paths for row in _policy_rows(path)]
     lines = [
-        "| `jax.checkpoint` policy | rows | its bytes | coop_jax's | its time × | coop_jax's |",
+        "| `jax.checkpoint` policy | rows | its bytes | ours | its time × | ours × |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     groups = {f"`{name}`": [r for r in found if r.policy == name] for name in _BY_RULE}
@@ -97,17 +97,21 @@ def policies(paths: list[str], _: str | None = None) -> str:
     for name, all_of_group in groups.items():
         group = [row for row in all_of_group if row.bytes is not None]
         fits = f"{len(group)} of " if len(group) < len(all_of_group) else ""
-        figures = (
-            f"{_mean(group, lambda r: r.policy_bytes / r.unmodified_bytes):.1%}",
-            f"{_mean(group, lambda r: r.bytes / r.unmodified_bytes):.1%}",
-            f"{_mean(group, lambda r: r.policy_time):.3f}",
-            f"{_mean(group, lambda r: r.time):.3f}",
-        )
-        lines.append(f"| {name} | {fits}{len(all_of_group)} | {' | '.join(figures)} |")
+        figures = ["", "", "", ""]
+        if group:
+            figures = [
+                f"{_mean(group, lambda r: r.policy_bytes / r.unmodified_bytes):.1%}",
+                f"{_mean(group, lambda r: r.bytes / r.unmodified_bytes):.1%}",
+                f"{_mean(group, lambda r: r.policy_time):.3f}",
+                f"{_mean(group, lambda r: r.time):.3f}",
+            ]
+        num_rows = f"{fits}{len(all_of_group)}"
+        lines.append(_line([name, num_rows, *figures]))
     fewest = [x for path in paths for x in _fewest(path)]
     least = statistics.geometric_mean(part for part, _ in fewest)
     time = statistics.geometric_mean(time for _, time in fewest)
-    lines.append(f"| the fewest bytes | {len(fewest)} | | {least:.1%} | | {time:.3f} |")
+    cells = ["the fewest bytes", f"{len(fewest)}", "", f"{least:.1%}", "", f"{time:.3f}"]
+    lines.append(_line(cells))
     return "\n".join(lines)
 
 
@@ -160,9 +164,7 @@ def _fewest(path: str) -> list[tuple[float, float]]:
     """Of every network the fewest bytes, as a part of the step as written, and the time."""
     cells = _cells(path)
     unmodified = {c[0]: float(c[2]) for c in cells if c[1] == _AS_WRITTEN}
-    return [
-        (float(c[4]) / unmodified[c[0]], float(c[5])) for c in cells if c[1] == _FEWEST
-    ]
+    return [(float(c[4]) / unmodified[c[0]], float(c[5])) for c in cells if c[1] == _FEWEST]
 
 
 def _mean(rows: list[PolicyRow], of: Callable[[PolicyRow], float]) -> float:
@@ -186,6 +188,10 @@ def _targets() -> str:
             f"| {target.matrix_rate(4) / 1e12:.3g} | {target.matrix_rate(2) / 1e12:.3g} |"
         )
     return "\n".join(lines)
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _read(path: str) -> str:

@@ -26,10 +26,10 @@ def fit(
     verbose: bool = False,
     **kwargs: Any,
 ) -> Plan:
-    """Would this training step fit there, and what would it cost?
+    """Would this training step fit on a device, present or absent, and at what cost?
 
-    XLA compiles the step for the target, which need not be in this machine, and its own
-    figure answers. Nothing is run and no array is made::
+    XLA compiles the step for the target, which may be absent, and its own figure answers.
+    Nothing is run and no array is made::
 
         print(coop_jax.fit(train_step, state, batch, target="h200", donate_argnums=0))
 
@@ -55,6 +55,7 @@ def fit(
 
     Raises:
         InfeasibleBudgetError: if no plan fits; it names the smallest budget that does.
+        TypeError: if `fn` was made by `remat_train_step`, which has `.plan(target=...)`.
         ValueError: if the target is not in the table, or the arguments are sharded.
         ImportError: if XLA's compiler for the target is not installed; says which
             package brings it.

@@ -173,7 +173,7 @@ class RematTrainStep:
 
         Arguments:
             target: None for the devices that the arguments live on, or the name of one
-                that need not be there: `"h200"`, `"tpu v5e"`, `"cpu"`
+                that may be absent: `"h200"`, `"tpu v5e"`, `"cpu"`
                 (`coop_jax.targets.names()` lists them). Where the step itself takes an
                 argument called `target`, it is the step's: then use `plan_for`.
 
@@ -187,7 +187,12 @@ class RematTrainStep:
         return self.plan_for(target, args, kwargs)
 
     def plan_for(self, target: str | None, args: tuple, kwargs: dict) -> Plan:
-        """As `plan`, without a way to confuse the target with the step's arguments."""
+        """As `plan`, without a way to confuse the target with the step's arguments.
+
+        Arguments:
+            target: as in `plan`.
+            args, kwargs: the step's arguments, by position and by name.
+        """
         return self._within(
             args, kwargs, lambda budgeted, args, kwargs: budgeted.plan(target, args, kwargs)
         )
@@ -195,9 +200,9 @@ class RematTrainStep:
     def check(self, *args: Any, **kwargs: Any) -> Check:
         """Run the planned step and the step as written once, and compare all results.
 
-        What to do on the first day, with real arguments. Both run on copies, one after
-        the other, so the device needs room for the step as written and for the copies: a
-        smaller batch makes a plan of its own, at a percentage as budget a similar one.
+        For the first day, with real arguments. Both run on copies, one after the other, so
+        the device needs room for the step as written and for the copies: a smaller batch
+        makes a plan of its own, at a percentage as budget a similar one.
 
         Returns:
             The largest difference of every result; prints as a short report. Planned
@@ -207,7 +212,11 @@ class RematTrainStep:
         return self._within(args, kwargs, BudgetedJit.check)
 
     def called_by(self, caller: str) -> RematTrainStep:
-        """The same step, whose errors name another public function."""
+        """The same step, whose errors name another public function.
+
+        Arguments:
+            caller: that function's name, such as `"fit"`.
+        """
         settings = dataclasses.replace(self._settings, caller=caller)
         return RematTrainStep(self._fn, settings, self._jit_options)
 

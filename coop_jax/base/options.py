@@ -56,7 +56,7 @@ class PlanOptions(_ext.PlanOptions):
         packing_effort: (search) steps of about a nanosecond to find offsets. 200 million.
         limits_live_bytes: (search) the pool's size limits the bytes alive at once, and the
             offsets take what they need: for a compiler that places tensors itself. False.
-        seed: of `sampling` and of the search, in [0, 2**64). 0.
+        seed: the seed of `sampling` and of the search, in [0, 2**64). 0.
         overhead_limit: give up once the time run exceeds this many times the program's;
             at least 1. None: never.
 
@@ -114,7 +114,11 @@ class PlanOptions(_ext.PlanOptions):
         }
 
     def filled(self, **defaults: Any) -> PlanOptions:
-        """With what an entry point has for the fields that were left out."""
+        """The same options, with an entry point's defaults for fields that were left out.
+
+        Arguments:
+            defaults: these fields and their values.
+        """
         return PlanOptions(**{**defaults, **self._given})
 
     def __eq__(self, other: object) -> bool:

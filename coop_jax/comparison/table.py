@@ -45,7 +45,7 @@ class Row:
             ran in turns with it.
         num_compilations: how often XLA compiled to get the step, the compilations of
             the unmodified step that coop_jax needs included.
-        note: what else has to be said.
+        note: further remarks.
     """
 
     name: str
@@ -60,7 +60,11 @@ class Row:
     note: str = ""
 
     def beats(self, other: Row) -> bool:
-        """Does it need at most the other's bytes, and at most its modelled time?"""
+        """Does it need at most the other's bytes, and at most its modelled time?
+
+        Arguments:
+            other: a row of the same comparison. No, where a figure is not known.
+        """
         return _at_most(self.measured_bytes, other.measured_bytes) and _at_most(
             self.modelled_seconds, other.modelled_seconds
         )
@@ -72,7 +76,7 @@ def _at_most(ours: float | None, others: float | None) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
-    """What versions of one step need and cost; prints as a table.
+    """Bytes and costs of versions of one step; prints as a table.
 
     Attributes:
         target: the name of the device that the step was compiled for.
@@ -84,10 +88,18 @@ class Comparison:
 
     @property
     def unmodified(self) -> Row:
+        """The row of the step as written."""
         return self.row("unmodified")
 
     def row(self, name: str) -> Row:
-        """The row of that name."""
+        """The row of that name.
+
+        Arguments:
+            name: `"unmodified"`, a policy's name, or `"coop_jax at ..."`.
+
+        Raises:
+            ValueError: no row has it.
+        """
         for row in self.rows:
             if row.name == name:
                 return row
