@@ -87,17 +87,19 @@ def rows(paths: list[str], first_cell: str | None) -> str:
 def policies(paths: list[str], _: str | None = None) -> str:
     """What policies and coop_jax need, over all networks of a comparison."""
     found = [row for path in paths for row in _policy_rows(path)]
-    lines = [
-        "| `jax.checkpoint` policy | rows | its bytes | ours | its time × | ours × |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    header = ["`jax.checkpoint` policy", "rows", "its bytes", "ours"]
+    header += ["its modelled time ×", "ours ×"]
+    is_measured = any(row.measured is not None for row in found)
+    if is_measured:
+        header += ["its measured time ×", "ours ×"]
+    lines = [_line(header), _line(["---"] + ["---:"] * (len(header) - 1))]
     groups = {f"`{name}`": [r for r in found if r.policy == name] for name in _BY_RULE}
     groups["saved by name"] = [r for r in found if r.policy not in _BY_RULE]
     groups["all"] = found
     for name, all_of_group in groups.items():
         group = [row for row in all_of_group if row.bytes is not None]
         fits = f"{len(group)} of " if len(group) < len(all_of_group) else ""
-        figures = ["", "", "", ""]
+        figures = [""] * (len(header) - 2)
         if group:
             figures = [
                 f"{_mean(group, lambda r: r.policy_bytes / r.unmodified_bytes):.1%}",
@@ -105,13 +107,18 @@ def policies(paths: list[str], _: str | None = None) -> str:
                 f"{_mean(group, lambda r: r.policy_time):.3f}",
                 f"{_mean(group, lambda r: r.time):.3f}",
             ]
+            if is_measured:
+                figures += [
+                    f"{_mean(group, lambda r: r.policy_measured):.2f}",
+                    f"{_mean(group, lambda r: r.measured):.2f}",
+                ]
         num_rows = f"{fits}{len(all_of_group)}"
         lines.append(_line([name, num_rows, *figures]))
     fewest = [x for path in paths for x in _fewest(path)]
     least = statistics.geometric_mean(part for part, _ in fewest)
     time = statistics.geometric_mean(time for _, time in fewest)
     cells = ["the fewest bytes", f"{len(fewest)}", "", f"{least:.1%}", "", f"{time:.3f}"]
-    lines.append(_line(cells))
+    lines.append(_line(cells + [""] * (len(header) - len(cells))))
     return "\n".join(lines)
 
 
@@ -135,7 +142,7 @@ class PolicyRow:
     """A policy on one network, with the row of coop_jax that was matched to it.
 
     Bytes in MiB, times relative to the step as written. `bytes` and `time` are None where
-    no plan of coop_jax fits into the policy's bytes.
+    no plan of coop_jax fits into the policy's bytes, measured times where nothing was run.
     """
 
     policy: str
@@ -144,6 +151,8 @@ class PolicyRow:
     policy_time: float
     bytes: float | None
     time: float | None
+    policy_measured: float | None = None
+    measured: float | None = None
 
 
 _BY_RULE = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable")
@@ -154,7 +163,7 @@ def _policy_rows(path: str) -> list[PolicyRow]:
     cells = _cells(path)
     unmodified = {c[0]: float(c[2]) for c in cells if c[1] == _AS_WRITTEN}
     return [
-        PolicyRow(c[1], unmodified[c[0]], *map(_number, c[2:6]))
+        PolicyRow(c[1], unmodified[c[0]], *map(_number, c[2:8]))
         for c in cells
         if c[1] not in (_AS_WRITTEN, _FEWEST)
     ]
