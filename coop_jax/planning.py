@@ -1,7 +1,7 @@
 """Planning: graphs without JAX, planned, validated and measured.
 
-A trace recorded anywhere can be planned: say which operations ran, how long each took,
-and which tensors they read and made.
+A trace recorded anywhere can be planned, from its operations, the seconds of each, and the
+tensors that they read and made.
 
     graph, names = named_graph(
         {"x": {"bytes": 4 << 20, "pinned": True}, "y": {"bytes": 8 << 20}, ...},
@@ -12,9 +12,8 @@ and which tensors they read and made.
 
 `Graph` is the same from plain arrays; its docstring describes them.
 
-A planner means here what it means for `remat_train_step`, and `"search"` is the default.
-But here the plan places the tensors, at addresses in one pool: `PlanOptions` says what that
-makes of the fields that are left out.
+Planners are those of `remat_train_step`, and `"search"` is the default. But here the plan
+places the tensors, at addresses in one pool: `PlanOptions` has the defaults for that.
 """
 
 from __future__ import annotations
@@ -105,8 +104,8 @@ def metrics(schedule: Schedule, reference_bytes: int) -> Metrics:
 
     Raises:
         TypeError: `schedule` is not a `Schedule`, or the bytes are not an int.
-        ValueError: the bytes are not positive, or the schedule was made from arrays: what
-            it costs is not known.
+        ValueError: the bytes are not positive, or the schedule was made from arrays and has
+            no known costs.
     """
     _check_schedule("metrics", schedule)
     if not schedule.has_statistics:

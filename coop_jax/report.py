@@ -37,7 +37,7 @@ class Recomputation:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """How a step was made to fit; prints as a short report.
+    """How a step fits its budget; prints as a short report.
 
     Attributes:
         target: the device that the step was compiled for, by the name that `target=`

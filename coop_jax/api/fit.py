@@ -40,8 +40,8 @@ def fit(
     Arguments:
         fn: the step, as for `remat_train_step`; plain or already jitted.
         *args, **kwargs: its arguments: pytrees of arrays or `jax.ShapeDtypeStruct`s
-            (of `jax.eval_shape`), which keep their shapes and types. Pass by position
-            what is named like an argument below.
+            (of `jax.eval_shape`), which keep their shapes and types. Pass arguments by
+            position that are named like one below.
         target: a name of `coop_jax.targets.names()`, such as `"h200"`, `"tpu v5e"` or
             `"cpu"`; None for the devices that the arguments live on.
         budget: as for `remat_train_step`; `"device"`, the target's memory less 5 %.
@@ -50,8 +50,9 @@ def fit(
             keep_unused, compiler_options, verbose: as for `remat_train_step`.
 
     Returns:
-        The plan: `is_unmodified` if the step fits as written; else what is recomputed,
-        at how many FLOPs. `measured_bytes` is XLA's figure, never above `budget_bytes`.
+        The plan: `is_unmodified` if the step fits as written; else the recomputed
+        operations and their FLOPs. `measured_bytes` is XLA's figure, never above
+        `budget_bytes`.
 
     Raises:
         InfeasibleBudgetError: if no plan fits; it names the smallest budget that does.

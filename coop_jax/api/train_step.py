@@ -55,7 +55,7 @@ def remat_train_step(
     Arguments that the step replaces should be donated, as with `jax.jit`; on CPU,
     arguments that are not are never copied except where a recomputation reads nothing
     else. Flax NNX objects among the arguments are updated in place, as by `nnx.jit`, and
-    donated unless `donate_argnums` or `donate_argnames` says what is. Of pytrees with
+    donated unless `donate_argnums` or `donate_argnames` is given. Of pytrees with
     Equinox modules the arrays are traced and the rest is static, as by `filter_jit`.
 
     Under an outer transformation (`jit`, `grad`, `vmap`, `shard_map`) nothing can be
@@ -77,14 +77,14 @@ def remat_train_step(
             `"lookahead"` (Coop with exact next uses), `"coop"` (the paper), `"dtr"`,
             `"dte"`, or a `PlanOptions` with its switches.
         placement: where planned tensors live. `"xla"`: XLA lays them out. `"arena"`, on
-            one CPU or NVIDIA GPU: those that wait long lie in one contiguous buffer, at
-            the plan's offsets, between being stored and being brought back by a custom
-            call. The buffer is allocated at the first call and kept for the later ones
+            one CPU or NVIDIA GPU: those with long idle intervals lie in one contiguous
+            buffer, at the plan's offsets, from being stored to being brought back by a
+            custom call. The buffer is allocated at the first call and kept for the later ones
             (`release_arenas()` gives it back).
             Under an outer transformation it is `"xla"` all the same.
-        arena_debug: whether these calls keep books: each checks that what it brings back
-            is what was stored, fills what is free with a pattern, and fails naming tensor,
-            offset and boundary; `arena_stats()` tells what they did. Default: the
+        arena_debug: checked mode: each of these calls compares the bytes that it brings back
+            with those that were stored, fills free memory with a pattern, and fails naming
+            tensor, offset and boundary; `arena_stats()` has the copies. Default: the
             environment variable `COOP_JAX_ARENA_DEBUG`.
         in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums,
             donate_argnames, keep_unused, compiler_options: as in `jax.jit`.
@@ -221,13 +221,13 @@ class RematTrainStep:
         return RematTrainStep(self._fn, settings, self._jit_options)
 
     def arena_stats(self) -> ArenaStats:
-        """What the last call did in its arena, as the custom calls recorded it.
+        """The copies of the last call into and out of its arena, as its exchanges recorded.
 
         Waits for that call. Needs `arena_debug=True`. If it called the step as written,
         or nothing was worth an arena, there are no events.
 
         Raises:
-            RuntimeError: if there was no call, or no books were kept.
+            RuntimeError: if there was no call, or none was recorded.
         """
         if not self._settings.keeps_books:
             raise RuntimeError(
@@ -240,8 +240,7 @@ class RematTrainStep:
     def release_arenas(self) -> None:
         """Give back the memory that calls with `placement="arena"` keep for the next.
 
-        What other threads are calling just now keeps its arena. The next call allocates
-        again.
+        Calls that run in other threads keep theirs. The next call allocates again.
         """
         for budgeted in self._all_budgeted():
             budgeted.release_arenas()

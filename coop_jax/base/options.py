@@ -21,8 +21,8 @@ class PlanOptions(_ext.PlanOptions):
     """A planner with its switches. Immutable; equal if the same fields are given.
 
     `PlanOptions()` is the default planner and `PlanOptions(policy=name)` the planner of
-    that name, wherever a planner is asked for. A field that is given holds. One that is
-    left out is what the entry point has for a planner given by name:
+    that name, wherever a planner is an argument. A field that is left out has the value
+    that the entry point has for a planner given by name:
 
     * `remat_train_step`, `fit` and `compare`, where XLA places the tensors:
       `limits_live_bytes` is True, `alignment` the target's, `overhead_limit` 10, and

@@ -29,13 +29,13 @@ _LEFT_ALIGNED = ("step", "kind", "note")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One version of the step. None stands for what is not known.
+    """One version of the step. Figures that are not known are None.
 
     Attributes:
         name: the policy's, or where coop_jax's budget comes from.
         kind: `"unmodified"`, `"checkpoint"` or `"coop_jax"`.
-        budget_bytes: what coop_jax was given.
-        predicted_bytes: what the planner expected before it was compiled, for the
+        budget_bytes: the budget that coop_jax was given.
+        predicted_bytes: the planner's expectation before the compilation, for the
             unmodified step and for coop_jax.
         measured_bytes: XLA's arguments + results - aliased + temporaries on one device;
             None where the budget is infeasible.
