@@ -193,8 +193,8 @@ def _targets() -> str:
         lines.append(
             f"| `{name}` | {target.platform} "
             f"| {'' if memory is None else f'{memory / 2**30:.2f}'} "
-            f"| {target.bytes_per_second / 1e12:.3g} "
-            f"| {target.matrix_rate(4) / 1e12:.3g} | {target.matrix_rate(2) / 1e12:.3g} |"
+            f"| {target.bytes_per_second / 1e12:g} "
+            f"| {target.matrix_rate(4) / 1e12:g} | {target.matrix_rate(2) / 1e12:g} |"
         )
     return "\n".join(lines)
 
@@ -223,9 +223,12 @@ def _number(cell: str) -> float | None:
 
 
 def _wrapped(text: str) -> str:
-    return textwrap.fill(
-        " ".join(text.split()), _WIDTH, break_long_words=False, break_on_hyphens=False
-    )
+    """As one paragraph, no line of which begins like a list."""
+    paragraphs = (" ".join(part.split()) for part in text.strip().split("\n\n"))
+    joined = " ".join(p if p.endswith((".", ":")) else f"{p}." for p in paragraphs if p)
+    joined = re.sub(r" (?=(?:\d+\.|[-+*]) )", "\0", joined)
+    lines = textwrap.fill(joined, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\0", " ")
 
 
 _BLOCKS: dict[str, Callable[[list[str], str | None], str]] = {

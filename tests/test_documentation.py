@@ -176,7 +176,7 @@ def test_tables_are_copied_under_one_header(tmp_path, monkeypatch):
     assert readme_tables.with_tables(after) == after
     heads = "<!-- a.md: head -->\n?\n\n<!-- a.md: foot -->\n?\n\n<!-- a.md: rows 1 -->\n?\n"
     assert readme_tables.with_tables(heads) == (
-        "<!-- a.md: head -->\nmade by a\n\n<!-- a.md: foot -->\nnotes\n\n"
+        "<!-- a.md: head -->\nmade by a.\n\n<!-- a.md: foot -->\nnotes.\n\n"
         "<!-- a.md: rows 1 -->\n| x |\n| --- |\n| 1 |\n"
     )
 
