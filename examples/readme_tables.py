@@ -12,7 +12,7 @@ becomes theirs:
   all networks, a row per group of `jax.checkpoint` policies;
 * `<!-- a.md: head -->`: all that stands before its first table, as one paragraph: the
   command, the versions and the machine; `<!-- a.md: foot -->`: all behind the last one;
-* `<!-- a.md: output -->`: the first fenced block;
+* `<!-- a.md: output 9 -->`: the first nine lines of the first fenced block, or all;
 * `<!-- coop_jax.targets -->`: the table of targets.
 """
 
@@ -132,9 +132,11 @@ def foot(paths: list[str], _: str | None = None) -> str:
     return _wrapped(_read(paths[0]).rpartition("|\n")[2])
 
 
-def output(paths: list[str], _: str | None = None) -> str:
-    """The fenced block of a results file: what a script printed."""
-    return re.search(r"^```\w*\n(?:.*\n)*?```$", _read(paths[0]), re.MULTILINE)[0]
+def output(paths: list[str], num_lines: str | None = None) -> str:
+    """The fenced block of a results file, which a script printed; or its first lines."""
+    printed = re.search(r"^```\n((?:.*\n)*?)```$", _read(paths[0]), re.MULTILINE)[1]
+    lines = printed.splitlines()[: num_lines and int(num_lines)]
+    return "\n".join(["```", *lines, "```"])
 
 
 @dataclasses.dataclass(frozen=True)

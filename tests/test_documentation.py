@@ -5,6 +5,7 @@ import dataclasses
 import importlib.util
 import inspect
 import re
+import sys
 import textwrap
 import urllib.parse
 
@@ -32,7 +33,7 @@ def loaded(path):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     # A dataclass looks for its module there.
-    importlib.sys.modules[path.stem] = module
+    sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
 
@@ -179,6 +180,9 @@ def test_tables_are_copied_under_one_header(tmp_path, monkeypatch):
         "<!-- a.md: head -->\nmade by a.\n\n<!-- a.md: foot -->\nnotes.\n\n"
         "<!-- a.md: rows 1 -->\n| x |\n| --- |\n| 1 |\n"
     )
+    (tmp_path / "c.md").write_text("made by c\n\n```\none\n\ntwo\n```\n")
+    assert readme_tables.output(["c.md"]) == "```\none\n\ntwo\n```"
+    assert readme_tables.output(["c.md"], "1") == "```\none\n```"
 
 
 def test_policies_are_summarized_by_geometric_means(tmp_path, monkeypatch):
