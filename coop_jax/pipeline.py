@@ -7,26 +7,23 @@ import dataclasses
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from coop_jax import _ext
 from coop_jax.arena.executable import StepWithArena
 from coop_jax.arena.layout import NO_ARENA, ArenaPlan
 from coop_jax.arena.stats import ArenaStats, planned_stats, recorded_stats
-from coop_jax.backends.tpu.bf16_storage import Rounded
-from coop_jax.backends.tpu.layouts import Order
 from coop_jax.base import _compat
 from coop_jax.base.budget import format_bytes, resolve_budget
 from coop_jax.base.errors import InfeasibleBudgetError
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.emit.placements import ArenaPlacement, XlaPlacement
-from coop_jax.graph import stored_values
 from coop_jax.graph.step_graph import StepGraph, build_graph
+from coop_jax.graph.stored_values import StoredValues, from_rules, tag
 from coop_jax.plan.planner import PlanOptions, needed_bytes, planner_options, unconstrained
 from coop_jax.report import Plan, planned_plan, unmodified_plan
 from coop_jax.search.candidates import MAX_COMPILATIONS, Candidate, Measured
 from coop_jax.search.driver import BudgetSearch
+from coop_jax.search.placements import ArenaPlacement, XlaPlacement
 from coop_jax.targets import Target, target_of
 from coop_jax.trace.costs import aval_bytes, flops
 from coop_jax.trace.program import Program
@@ -47,23 +44,26 @@ class Placing:
     books: int | None = None
 
     def placement(
-        self,
-        traced: TracedStep,
-        layouts: Mapping[Any, Order] = MappingProxyType({}),
-        rounded: Rounded = MappingProxyType({}),
+        self, traced: TracedStep, stored: StoredValues | None = None
     ) -> XlaPlacement:
-        """The placement for a step, which an arena can only have on one device."""
-        device = traced.device()
+        """The placement for a step, which an arena can only have on one device.
+
+        Arguments:
+            stored: what XLA stores of the step; None where nothing was compiled.
+        """
+        backend = traced.backend
+        hints = backend.fence_hints(traced.program, stored)
         if self.name != "arena":
-            return XlaPlacement(traced.program, device.platform, layouts, rounded)
+            return XlaPlacement(backend, hints)
         if traced.num_devices() > 1:
             raise ValueError(
                 '`remat_train_step(placement="arena")` is for steps on one device. Got '
                 f'arguments over {traced.num_devices()}: use `placement="xla"`, which '
                 "plans what each device keeps."
             )
+        device = traced.device()
         return ArenaPlacement(
-            traced.program, device.platform, target_of(device), self.books
+            backend, hints, device.platform, target_of(device), self.books
         )
 
 
@@ -165,10 +165,10 @@ def _search(
     device = traced.device()
     target = target_of(device)
     if tagged is None:
-        materialization = stored_values.from_rules(traced.program)
+        materialization = from_rules(traced.program)
         fixed_bytes = least_fixed_bytes = predicted_fixed_bytes(traced.program)
     else:
-        materialization = stored_values.of_compiled(traced.program, tagged)
+        materialization = traced.backend.stored_values(traced.program, tagged)
         fixed_bytes = unplanned_bytes(tagged, materialization, of_plans=True)
         least_fixed_bytes = memory_figures(tagged).fixed_bytes
     options = planner_options(planner, target.alignment_bytes)
@@ -183,7 +183,7 @@ def _search(
         graphs,
         options,
         fixed_bytes,
-        placing.placement(traced, materialization.layouts, materialization.rounded),
+        placing.placement(traced, None if tagged is None else materialization),
         traced.compile,
         log,
         with_scratch,
@@ -196,7 +196,7 @@ def _search(
 
 def _graphs(
     program: Program,
-    materialization: stored_values.Materialization,
+    materialization: StoredValues,
     target: Target,
     options: PlanOptions,
 ) -> list[StepGraph]:
@@ -243,7 +243,7 @@ def compile_both(traced: TracedStep) -> tuple[Any, int, Any]:
     `jax.checkpoint`s, and merging equal broadcasts early already saves memory. Either is
     None where XLA refuses to compile what the device cannot hold."""
     lowered = traced.lower_as_written()
-    tagged = traced.lower(stored_values.tag(traced.program))
+    tagged = traced.lower(tag(traced.program))
 
     def compile_tagged() -> Any:
         return compile_to_read(lambda: traced.compile_afresh(tagged))
@@ -272,7 +272,7 @@ def predict_step(
     target = target_of(device)
     options = planner_options(planner, target.alignment_bytes)
     program = traced.program
-    graphs = _graphs(program, stored_values.from_rules(program), target, options)
+    graphs = _graphs(program, from_rules(program), target, options)
     fixed_bytes = predicted_fixed_bytes(program)
     unmodified = needed_bytes(unconstrained(graphs[0], options), options) + fixed_bytes
     budget_bytes = resolve_budget(budget, unmodified, device, caller)
@@ -309,7 +309,7 @@ def predict_step(
 
 
 def unplanned_bytes(
-    tagged: Any, materialization: stored_values.Materialization, *, of_plans: bool = False
+    tagged: Any, materialization: StoredValues, *, of_plans: bool = False
 ) -> int:
     """Arguments, results, and what XLA stores beside the values that are planned, of the
     step as written or of its plans.

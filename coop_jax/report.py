@@ -7,13 +7,13 @@ import dataclasses
 from typing import Any
 
 from coop_jax.arena.layout import ArenaPlan
-from coop_jax.backends.cpu.pool_gradient import original
 from coop_jax.base import _compat
 from coop_jax.base.budget import format_bytes
 from coop_jax.emit.segments import Segment
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.search.candidates import Measured
 from coop_jax.targets import known_target, memory_bytes
+from coop_jax.trace.replacements import original
 
 _LINES_IN_REPORT = 5
 

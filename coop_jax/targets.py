@@ -40,9 +40,21 @@ class Target:
         """
         return self.flops_per_second[16 if itemsize <= 2 else 32]
 
+    @property
+    def negligible_bytes(self) -> int:
+        """Bytes that free nothing: less than XLA:TPU's unit of main memory; else none."""
+        return self.alignment_bytes if self.platform == "tpu" else 0
+
 
 # XLA:TPU: every buffer's offset in main memory is a multiple.
 TPU_ALIGNMENT = 16 * 2**10
+# XLA:CPU and XLA:GPU: every buffer's offset within an allocation is one.
+HEAP_ALIGNMENT = 64
+
+
+def heap_alignment_bytes(device: Any) -> int:
+    """What XLA aligns the offsets of temporaries to, for a device of JAX's."""
+    return TPU_ALIGNMENT if device.platform == "tpu" else HEAP_ALIGNMENT
 
 
 def _tpu(

@@ -15,6 +15,7 @@ import dataclasses
 import jax
 from budget_table import NETWORKS
 
+from coop_jax import backends
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.graph import stored_values
 from coop_jax.graph.step_graph import build_graph
@@ -48,7 +49,7 @@ def measure(name: str) -> list[int]:
     )
     as_written = jax.jit(problem.train_step, donate_argnums=0).lower(*arguments).compile()
     flattened = step.compile(stored_values.tag(step.program))
-    stored = stored_values.of_compiled(step.program, flattened)
+    stored = backends.stored_values(step.program, flattened)
     target = named("cpu")
     options = planner_options("coop", target.alignment_bytes)
     graph = build_graph(step.program, stored, target)

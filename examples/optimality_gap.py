@@ -37,7 +37,7 @@ from models.training import (
 )
 from oracles.rematerialization_ilp import least_recomputation
 
-from coop_jax import planning, targets
+from coop_jax import backends, planning, targets
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.graph import stored_values
 from coop_jax.graph.step_graph import build_graph
@@ -93,7 +93,7 @@ def graph_of(problem: TrainingProblem) -> Any:
         {},
     )
     compiled = step.compile(stored_values.tag(step.program))
-    stored = stored_values.of_compiled(step.program, compiled)
+    stored = backends.stored_values(step.program, compiled)
     # Rates by data sheet: the same on every machine.
     return build_graph(step.program, stored, targets.named("a100")).core
 

@@ -12,7 +12,7 @@ from jax import lax
 
 from coop_jax import _ext
 from coop_jax.graph.step_graph import StepGraph
-from coop_jax.graph.stored_values import Materialization
+from coop_jax.graph.stored_values import StoredValues
 from coop_jax.trace.costs import aval_bytes
 from coop_jax.trace.program import writes
 
@@ -275,8 +275,8 @@ def random_schedule(graph: StepGraph, seed: int, eviction_rate: float) -> _ext.S
     )
 
 
-def random_materialization(program, seed: int, rate: float) -> Materialization:
+def random_materialization(program, seed: int, rate: float) -> StoredValues:
     choose = random.Random(seed)
     values = [v for eqn in program.eqns for v in writes(eqn)]
     stored = {v: aval_bytes(v.aval) for v in values if choose.random() < rate}
-    return Materialization(stored, {}, {}, 0, "rules")
+    return StoredValues(stored, {}, {}, 0, "rules")

@@ -10,10 +10,13 @@ import numpy as np
 import optax
 import pytest
 
+from coop_jax import backends
 from coop_jax.base import _compat
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.graph import stored_values
 from coop_jax.graph.step_graph import StepGraph, build_graph
+from coop_jax.graph.stored_values import StoredValues
+from coop_jax.search.placements import XlaPlacement
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program
 
@@ -111,9 +114,15 @@ def traced(fn, *args, **jit_options) -> TracedStep:
 def compiled_graph(step: TracedStep) -> StepGraph:
     """The graph as the front door makes it: from a compile of the tagged program."""
     compiled = step.compile(stored_values.tag(step.program))
-    return build_graph(
-        step.program, stored_values.of_compiled(step.program, compiled), TARGET
-    )
+    return build_graph(step.program, backends.stored_values(step.program, compiled), TARGET)
+
+
+def xla_placement(
+    program: Program, platform: str, stored: StoredValues | None = None
+) -> XlaPlacement:
+    """The placement of a step by XLA, as on a platform."""
+    backend = backends.named(platform)
+    return XlaPlacement(backend, backend.fence_hints(program, stored))
 
 
 def run(program: Program, arguments: Any) -> Any:

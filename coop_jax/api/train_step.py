@@ -18,9 +18,9 @@ from coop_jax.api.results_check import Check
 from coop_jax.arena.stats import ArenaStats, is_debugged
 from coop_jax.base import _compat_jit
 from coop_jax.base.budget import check_budget, format_bytes
-from coop_jax.emit.placements import PLACEMENTS
 from coop_jax.plan.planner import PlanOptions, planner_options
 from coop_jax.report import Plan
+from coop_jax.search.placements import PLACEMENTS
 
 
 def remat_train_step(

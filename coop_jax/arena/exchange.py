@@ -26,7 +26,7 @@ import numpy as np
 from coop_jax.arena.layout import Stay
 from coop_jax.base import _compat
 from coop_jax.base._compat import Primitive
-from coop_jax.emit.fence import register_targets
+from coop_jax.base.custom_calls import register_targets
 
 _EXCHANGE = "coop_exchange"
 _CHECKED = "coop_checked_exchange"

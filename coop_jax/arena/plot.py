@@ -7,22 +7,32 @@ from __future__ import annotations
 
 import os
 
-from coop_jax.arena.stats import ArenaStats
+import numpy as np
+
 from coop_jax.base import plotting
 
 # Okabe and Ito, told apart by colour-blind readers; neighbours in time differ.
 _COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#D55E00")
 
 
-def plot(stats: ArenaStats, path: str | os.PathLike[str], title: str | None) -> None:
-    """Save the picture; the format follows the file's ending."""
+def plot(
+    address_map: np.ndarray,
+    arena_bytes: int,
+    path: str | os.PathLike[str],
+    title: str | None,
+) -> None:
+    """Save the picture; the format follows the file's ending.
+
+    Arguments:
+        address_map: as of `ArenaStats.address_map`.
+    """
     figure = plotting.new_figure(
         "ArenaStats.plot(path)", "ArenaStats.address_map()", width=8
     )
     from matplotlib.patches import Rectangle
 
     axes = figure.subplots()
-    rows = stats.address_map().tolist()
+    rows = address_map.tolist()
     for number, (_, stored_at, loaded_at, offset, num_bytes) in enumerate(rows):
         axes.add_patch(
             Rectangle(
@@ -36,9 +46,9 @@ def plot(stats: ArenaStats, path: str | os.PathLike[str], title: str | None) -> 
         )
     axes.set(
         xlim=(0, max((row[2] for row in rows), default=1) + 1),
-        ylim=(0, max(stats.arena_bytes, 1) / 2**20),
+        ylim=(0, max(arena_bytes, 1) / 2**20),
         xlabel="boundary of the step",
         ylabel="address in the arena, MiB",
-        title=title or f"{len(rows)} values in {stats.arena_bytes / 2**20:.1f} MiB",
+        title=title or f"{len(rows)} values in {arena_bytes / 2**20:.1f} MiB",
     )
     plotting.save(figure, path)

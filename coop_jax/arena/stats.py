@@ -14,6 +14,7 @@ import os
 import numpy as np
 
 from coop_jax import _ext
+from coop_jax.arena import plot
 from coop_jax.arena.layout import ArenaPlan
 
 STORE, LOAD = 0, 1
@@ -86,9 +87,7 @@ class ArenaStats:
             path: of the file; its ending says the format.
             title: of the picture.
         """
-        from coop_jax.arena import plot
-
-        plot.plot(self, path, title)
+        plot.plot(self.address_map(), self.arena_bytes, path, title)
 
     def __str__(self) -> str:
         occupancy = self.occupancy()

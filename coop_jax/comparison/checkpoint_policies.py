@@ -1,4 +1,4 @@
-"""Checkpoint policies: the `jax.checkpoint` policies that a comparison tries, and how to wrap."""
+"""Checkpoint policies: those of `jax.checkpoint` that a comparison tries; how to wrap."""
 
 from __future__ import annotations
 

@@ -9,9 +9,8 @@ import jax
 
 from coop_jax.api.frontends import equinox, flax_nnx
 from coop_jax.base.budget import check_budget, format_bytes
-from coop_jax.comparison import plot
 from coop_jax.comparison.checkpoint_policies import Policy, Wrap, default_policies
-from coop_jax.comparison.table import Comparison, Row, at
+from coop_jax.comparison.table import Comparison, Row, at, optimal
 from coop_jax.comparison.variants import REFUSED, Versions
 from coop_jax.targets import target_of
 from coop_jax.xla.absent_devices import named_device, placed
@@ -115,7 +114,7 @@ def compare(
     for name, policy in policies.items():
         add(name, lambda name=name, policy=policy: versions.checkpoint(name, policy))
     by_policy = [row for row in rows if row.name in policies and row.note != REFUSED]
-    if versions.device.platform == "cpu" and by_policy:
+    if versions.backend.checkpoint_options and by_policy:
         tightest = min(by_policy, key=_bytes).name
         name = _BY_DEFAULT.format(tightest)
         add(name, lambda: versions.checkpoint_by_default(name, policies[tightest]))
@@ -129,7 +128,7 @@ def compare(
         for budget in extra:
             shown = budget if isinstance(budget, str) else format_bytes(budget)
             add_planned(at(shown), budget)
-    todo, done = plot.optimal(by_policy), set()
+    todo, done = optimal(by_policy), set()
     while todo:
         for row in sorted(todo, key=_bytes):
             done.add(row.name)
@@ -137,7 +136,7 @@ def compare(
                 add_planned(at(row.name), _bytes(row))
         # A policy that is undercut by another need not be beaten by what beats that one:
         # there may be nothing that does.
-        todo = plot.optimal(
+        todo = optimal(
             row
             for row in by_policy
             if row.name not in done and not any(_beats(ours, row) for ours in rows)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from coop_jax.base import plotting
-
-if TYPE_CHECKING:
-    from coop_jax.comparison.table import Comparison, Row
 
 # Okabe and Ito: told apart by colour-blind readers.
 _STYLES = {
@@ -19,13 +16,34 @@ _STYLES = {
 }
 
 
-def plot(comparison: Comparison, path: str | os.PathLike[str], title: str | None) -> None:
-    """Save the picture; the format follows the file's ending."""
+class PlottedRow(Protocol):
+    """What is drawn of a row of a comparison."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def measured_bytes(self) -> int | None: ...
+    @property
+    def modelled_seconds(self) -> float | None: ...
+
+
+def plot(
+    rows: Sequence[PlottedRow],
+    base_seconds: float,
+    path: str | os.PathLike[str],
+    title: str,
+) -> None:
+    """Save the picture; the format follows the file's ending.
+
+    Arguments:
+        base_seconds: of the unmodified step, which times are relative to.
+    """
     figure = plotting.new_figure("Comparison.plot(path)", "Comparison.markdown()", width=7)
     axes = figure.subplots()
-    base_seconds = comparison.unmodified.modelled_seconds or 1.0
     for kind, (colour, marker) in _STYLES.items():
-        points = _points((r for r in comparison.rows if r.kind == kind), base_seconds)
+        points = _points((r for r in rows if r.kind == kind), base_seconds)
         if not points:
             continue
         sizes, times = zip(*points.values(), strict=True)
@@ -46,7 +64,7 @@ def plot(comparison: Comparison, path: str | os.PathLike[str], title: str | None
     axes.set(
         xlabel="MiB that XLA needs for the step",
         ylabel="modelled time, unmodified = 1",
-        title=title or f"Recomputation against memory, {comparison.target}",
+        title=title,
     )
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.legend(frameon=False)
@@ -64,16 +82,9 @@ def frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return kept
 
 
-def optimal(rows: Iterable[Row]) -> list[Row]:
-    """The rows that no other beats; one of those that are equal in bytes and time."""
-    kept: list[Row] = []
-    for row in rows:
-        if not any(other.beats(row) for other in kept):
-            kept = [*(other for other in kept if not row.beats(other)), row]
-    return kept
-
-
-def _points(rows: Iterable[Row], base_seconds: float) -> dict[str, tuple[float, float]]:
+def _points(
+    rows: Iterable[PlottedRow], base_seconds: float
+) -> dict[str, tuple[float, float]]:
     """What is known of both, by name: MiB and time relative to the unmodified step."""
     return {
         row.name: (row.measured_bytes / 2**20, row.modelled_seconds / base_seconds)

@@ -15,7 +15,6 @@ import itertools
 from collections import Counter
 from typing import Any
 
-from coop_jax.backends.cpu.pool_gradient import original
 from coop_jax.base import _compat
 from coop_jax.base._compat import Literal
 from coop_jax.emit.fence import fence_equation
@@ -23,6 +22,7 @@ from coop_jax.trace.costs import flops
 from coop_jax.trace.cse import equation_key
 from coop_jax.trace.inline import CHECKPOINTS, flatten
 from coop_jax.trace.program import Program, all_equations
+from coop_jax.trace.replacements import original
 
 _BARRIERS = ("coop_fence", "coop_after", "optimization_barrier")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from coop_jax.base.budget import format_bytes
@@ -144,7 +145,9 @@ class Comparison:
             path: where to; the format follows the ending.
             title: above the picture.
         """
-        plot.plot(self, path, title)
+        base_seconds = self.unmodified.modelled_seconds or 1.0
+        shown = title or f"Recomputation against memory, {self.target}"
+        plot.plot(self.rows, base_seconds, path, shown)
 
     def __str__(self) -> str:
         cells = [_COLUMNS, *map(self._cells, self.rows)]
@@ -180,6 +183,15 @@ class Comparison:
             str(row.num_compilations),
             row.note,
         )
+
+
+def optimal(rows: Iterable[Row]) -> list[Row]:
+    """The rows that no other beats; one of those that are equal in bytes and time."""
+    kept: list[Row] = []
+    for row in rows:
+        if not any(other.beats(row) for other in kept):
+            kept = [*(other for other in kept if not row.beats(other)), row]
+    return kept
 
 
 def at(budget: str) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from coop_jax.backends import stored_values
 from coop_jax.comparison.recompute_counts import Executed
-from coop_jax.graph import stored_values
 from coop_jax.graph.step_graph import StepGraph, build_graph
+from coop_jax.graph.stored_values import from_rules
 from coop_jax.targets import Target
 from coop_jax.trace.cse import equation_key
 from coop_jax.trace.program import Program
@@ -66,10 +67,8 @@ class TimeModel:
     def _graph_of(self, program: Program) -> StepGraph:
         compiled = self._compile_tagged(program)
         if compiled is None:
-            materialization = stored_values.from_rules(program)
-        else:
-            materialization = stored_values.of_compiled(program, compiled)
-        return build_graph(program, materialization, self._target)
+            return build_graph(program, from_rules(program), self._target)
+        return build_graph(program, stored_values(program, compiled), self._target)
 
     def _anchor_numbers(self, graph: StepGraph, program: Program) -> list[int]:
         values = self._value_numbers(program)

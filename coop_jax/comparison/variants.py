@@ -14,9 +14,6 @@ from typing import Any
 import jax
 
 from coop_jax.api.train_step import remat_train_step
-from coop_jax.backends.cpu.pool_gradient import original
-from coop_jax.backends.cpu.random_bits import kept_in_halves
-from coop_jax.backends.tpu.heap import bytes_alive
 from coop_jax.base.budget import check_budget, format_bytes
 from coop_jax.base.errors import InfeasibleBudgetError
 from coop_jax.comparison.checkpoint_policies import Policy, Wrap, unwrapped, wrap_with
@@ -24,10 +21,8 @@ from coop_jax.comparison.recompute_counts import Executed, executed, recomputes,
 from coop_jax.comparison.table import Row
 from coop_jax.comparison.time_model import TimeModel
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.graph import stored_values
-from coop_jax.graph.step_graph import build_graph
+from coop_jax.graph.stored_values import from_rules, tag
 from coop_jax.pipeline import (
-    XLA_PLACES,
     FittedStep,
     compile_both,
     fit_smallest,
@@ -35,17 +30,12 @@ from coop_jax.pipeline import (
     predicted_fixed_bytes,
     unplanned_bytes,
 )
-from coop_jax.plan.planner import planner_options, unconstrained
+from coop_jax.plan.planner import planner_options
 from coop_jax.targets import target_of
 from coop_jax.trace.program import Program
-from coop_jax.xla.buffer_assignment import published_module
-from coop_jax.xla.liveness import copied_arguments_bytes
+from coop_jax.trace.replacements import original
 from coop_jax.xla.memory_figures import compile_measured, compile_to_read, memory_figures
 
-# XLA:CPU removes the barriers of `jax.checkpoint` and merges what it recomputes back
-# into the forward pass, unless this pass is off. With it on, the comparison would be
-# with nothing at all.
-_KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 _TIMED_PAIRS = 7
 # XLA:TPU says what a step would need, and does not compile it.
 REFUSED = "refused by XLA: more than the device has"
@@ -88,6 +78,7 @@ class Versions:
             {},
         )
         self.device = self._traced.device()
+        self.backend = self._traced.backend
 
     @property
     def names(self) -> frozenset[str]:
@@ -123,7 +114,7 @@ class Versions:
         if text in self._by_program:  # what a policy names may not occur: same program
             return dataclasses.replace(self._by_program[text], name=name)
         step = executed(traced.jaxpr, self._donated)
-        options = _KEEP_BARRIERS if self.device.platform == "cpu" else None
+        options = dict(self.backend.checkpoint_options)
         compiled, measured_bytes = compile_measured(
             lambda: self._traced.compile_lowered(lowered, options)
         )
@@ -199,33 +190,18 @@ class Versions:
         )
 
     def _predicted_unmodified(self) -> int:
-        target = target_of(self.device)
+        target, backend = target_of(self.device), self.backend
         program, tagged = self._traced.program, self._compiled_both[2]
         if tagged is None:
-            stored = stored_values.from_rules(program)
+            stored = from_rules(program)
             fixed_bytes = predicted_fixed_bytes(program)
         else:
-            stored = stored_values.of_compiled(program, tagged)
+            stored = backend.stored_values(program, tagged)
             fixed_bytes = unplanned_bytes(tagged, stored)
-        # There is no fence: what is made early takes its bytes for much of the step, random
-        # bits stay what XLA makes them of, and weights are copied before they are updated.
-        lasting_bytes = sum(stored.early_bytes.values())
-        if tagged is not None and self.device.platform == "cpu":
-            module = published_module(tagged)
-            lasting_bytes += 0 if module is None else copied_arguments_bytes(module)
-        halved = kept_in_halves(program, self.device.platform)
-        bits = [v for index in halved for v in program.eqns[index].outvars]
-        stored = stored.without_early().with_twice(bits)
         options = planner_options("search", target.alignment_bytes)
-        if self.device.platform == "tpu":
-            # XLA orders the step so that little is alive: the better of what we know.
-            graphs = [build_graph(program, stored, target, early=e) for e in (False, True)]
-            alive = min(bytes_alive(g, unconstrained(g, options)) for g in graphs)
-            return fixed_bytes + lasting_bytes + alive
-        graph = build_graph(program, stored, target)
-        schedule = unconstrained(graph, options)
-        expected_bytes = XLA_PLACES.placement(self._traced).expected_bytes
-        return fixed_bytes + lasting_bytes + expected_bytes(graph, schedule, options)
+        return fixed_bytes + backend.expected_bytes_as_written(
+            program, stored, target, options, tagged
+        )
 
     def _step(self, wrap: Wrap) -> Callable:
         step = self._make_step(wrap)
@@ -262,7 +238,7 @@ class Versions:
         if program is self._executed_unmodified.program and self._is_as_traced(program):
             return self._compiled_both[2]
         self._log("what XLA stores")
-        tagged = self._traced.lower(stored_values.tag(program))
+        tagged = self._traced.lower(tag(program))
         return compile_to_read(lambda: self._traced.compile_afresh(tagged))
 
     def _is_as_traced(self, program: Program) -> bool:

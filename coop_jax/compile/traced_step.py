@@ -21,9 +21,8 @@ from coop_jax.arena.executable import (
     has_arena,
     with_arena_parameter,
 )
-from coop_jax.backends.cpu.pool_gradient import with_pool_gradients
-from coop_jax.backends.tpu import compile_to_buffers
-from coop_jax.backends.tpu.compiler_options import compiler_options
+from coop_jax.backends import backend_of
+from coop_jax.backends.backend import Backend
 from coop_jax.base import _compat, _compat_jit
 from coop_jax.trace.inline import flatten
 from coop_jax.trace.program import Program
@@ -72,17 +71,16 @@ class TracedStep:
         )
         donated = [False] * len(captured) + [info.donated for info in infos]
         step = TracedStep(flatten(closed, donated), jitted, traced, args, kwargs, captured)
-        platform = step.device().platform
+        backend = backend_of(step.device())
         fn, given = _compat_jit.jit_parts(jitted)
-        options = compiler_options(platform, given.get("compiler_options"))
+        options = {**backend.compiler_options, **(given.get("compiler_options") or {})}
         if options != given.get("compiler_options", {}):
             jitted = jax.jit(fn, **{**given, "compiler_options": options})
             traced = jitted.trace(*args, **kwargs)
             step = dataclasses.replace(step, jitted=jitted, traced=traced)
         if step.num_devices() > 1:  # Their shards are left to XLA.
             return step
-        program = with_pool_gradients(step.program, platform)
-        return dataclasses.replace(step, program=program)
+        return dataclasses.replace(step, program=backend.prepare(step.program))
 
     @property
     def fn(self) -> Callable:
@@ -194,12 +192,14 @@ class TracedStep:
         Arguments:
             options: compiler options beyond the step's own.
         """
-        if self.num_devices() == 1 and compile_to_buffers.is_enough_for(self.device()):
-            given = self.jit_options.get("compiler_options") or {}
-            options = {**given, **(options or {})}
-            return compile_to_buffers.compile_until_buffers(lowered, self.device(), options)
-        # What is compiled without options of its own, `jax.jit` runs later as it is.
-        return lowered.compile(options or None)
+        backend = self.backend if self.num_devices() == 1 else Backend()
+        jit_options = self.jit_options.get("compiler_options") or {}
+        return backend.compile(lowered, self.device(), jit_options, options or {})
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that the step is compiled by."""
+        return backend_of(self.device())
 
     def device(self) -> Any:
         """One of the devices the step runs on."""

@@ -10,18 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from coop_jax.backends.tpu.bf16_storage import HALF, WHOLE, Rounded
+import jax.numpy as jnp
+import numpy as np
+
 from coop_jax.base import _compat
 from coop_jax.emit.segments import Segment
 from coop_jax.graph.step_graph import StepGraph
+from coop_jax.graph.stored_values import Narrowed
+
+WHOLE, HALF = np.dtype(np.float32), np.dtype(jnp.bfloat16)
 
 
-def kept_rounded(
-    graph: StepGraph, segments: Sequence[Segment], rounded: Rounded
+def kept_narrowed(
+    graph: StepGraph, segments: Sequence[Segment], narrowed: Narrowed
 ) -> frozenset[tuple[int, int]]:
-    """What is kept rounded, as (execution, tensor made there): all that nobody behind a
-    fence reads whole."""
-    readers = {graph.index_of[v]: r for v, r in rounded.items() if v in graph.index_of}
+    """Values kept narrowed, as (execution, tensor made there): all that no equation
+    behind a fence reads in full precision."""
+    readers = {graph.index_of[v]: r for v, r in narrowed.items() if v in graph.index_of}
     kept: set[tuple[int, int]] = set()
     made: dict[int, tuple[int, int]] = {}  # By tensor: its segment and execution.
     number = 0
@@ -40,11 +45,11 @@ def kept_rounded(
     return frozenset(kept)
 
 
-def rounding_equation(value: Any, like: Any) -> Any:
-    """The equation that rounds a value, standing where `like` does."""
+def narrowing_equation(value: Any, like: Any) -> Any:
+    """The equation that narrows a value, standing where `like` does."""
     return _compat.convert_equation(value, HALF, like)
 
 
 def widening_equation(value: Any, like: Any) -> Any:
-    """The equation that makes a rounded value of its own type again."""
+    """The equation that gives a narrowed value its own type again."""
     return _compat.convert_equation(value, WHOLE, like)

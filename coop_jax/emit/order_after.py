@@ -16,7 +16,7 @@ import jax
 
 from coop_jax.base import _compat
 from coop_jax.base._compat import Primitive
-from coop_jax.emit.fence import register_targets
+from coop_jax.base.custom_calls import register_targets
 
 _TARGET = "coop_after"
 

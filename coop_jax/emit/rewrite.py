@@ -7,44 +7,27 @@ present version of each stored value; unstored values live only inside one segme
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any
 
-from coop_jax.arena.exchange import (
-    Exchange,
-    arena_aval,
-    empty_arena_equation,
-    exchange_equation,
-)
-from coop_jax.arena.layout import ArenaPlan, Stay
-from coop_jax.backends.gpu.shared_zeros import is_zero
-from coop_jax.backends.tpu.bf16_storage import Rounded
-from coop_jax.backends.tpu.layouts import Order
 from coop_jax.base import _compat
 from coop_jax.base._compat import DropVar, Literal
 from coop_jax.emit.anti_dependencies import Readers
 from coop_jax.emit.fence import fence_equation
-from coop_jax.emit.narrowed import kept_rounded, rounding_equation, widening_equation
+from coop_jax.emit.hints import NO_HINTS, FenceHints
+from coop_jax.emit.narrowed import kept_narrowed, narrowing_equation, widening_equation
 from coop_jax.emit.order_after import after_equation
 from coop_jax.emit.segments import Execution, Segment
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.trace.cse import literal_key
-from coop_jax.trace.program import Program, reads
+from coop_jax.trace.program import Program, is_zero, reads
 
 RECOMPUTE_SCOPE = "recompute"
 EXECUTION_SCOPE = "execution"
 
 
 def rewrite(
-    graph: StepGraph,
-    segments: list[Segment],
-    shared_zeros: Collection[int] = (),
-    halved_bits: Collection[int] = (),
-    layouts: Mapping[Any, Order] = MappingProxyType({}),
-    rounded: Rounded = MappingProxyType({}),
-    arena: ArenaPlan | None = None,
-    books: int | None = None,
+    graph: StepGraph, segments: list[Segment], hints: FenceHints = NO_HINTS
 ) -> Program:
     """The program that executes the segments in their order.
 
@@ -56,54 +39,46 @@ def rewrite(
     Arguments:
         graph: what the segments were planned on.
         segments: from `segments.cut`.
-        shared_zeros: equations whose zeros pass the fence of their segment, from
-            `shared_zeros.shared_zeros`.
-        halved_bits: equations whose result passes a fence of its own, from
-            `random_bits.kept_in_halves`.
-        layouts: by variable, where fences have to keep them.
-        rounded: values that are kept in half precision from one segment to the next,
-            where nobody reads them whole there.
-        arena: what waits in the arena: then the boundaries are exchanges, and the first
-            equation makes the arena.
-        books: where checked exchanges keep their books; None: they are not checked.
+        hints: what the backend wants of the fences.
     """
-    zeros, halves = frozenset(shared_zeros), frozenset(halved_bits)
-    if arena is not None and arena.stays:
-        writer = _ArenaWriter(graph, zeros, halves, arena, books)
-    else:
-        kept = kept_rounded(graph, segments, rounded)
-        writer = _Writer(graph, zeros, halves, layouts, kept)
+    kept = kept_narrowed(graph, segments, hints.narrowed)
+    return written(segments, Writer(graph, hints, kept))
+
+
+def written(segments: list[Segment], writer: Writer) -> Program:
+    """The program that a writer makes of the segments."""
     for number, segment in enumerate(segments):
         writer.fence(segment, number)
         for execution in segment.executions:
             writer.execute(execution)
-    program = graph.program
+    program = writer.graph.program
     outvars = tuple(
-        v if isinstance(v, Literal) else writer.version[graph.index_of[v]]
+        v if isinstance(v, Literal) else writer.version[writer.graph.index_of[v]]
         for v in program.outvars
     )
     return dataclasses.replace(program, eqns=tuple(writer.eqns), outvars=outvars)
 
 
-class _Writer:
-    """The equations written so far and the present version of every tensor."""
+class Writer:
+    """The equations written so far and the present version of every tensor.
+
+    Arguments:
+        kept_narrowed: executions with the tensors made there that are kept in half
+            precision.
+    """
 
     def __init__(
         self,
         graph: StepGraph,
-        shared_zeros: frozenset[int],
-        halved_bits: frozenset[int],
-        layouts: Mapping[Any, Order],
-        kept_rounded: frozenset[tuple[int, int]],
+        hints: FenceHints,
+        kept_narrowed: frozenset[tuple[int, int]] = frozenset(),
     ) -> None:
         self.graph = graph
-        self._layouts = layouts
-        self._kept_rounded = kept_rounded
-        self._rounded: set[int] = set()  # Tensors whose present version is.
+        self._hints = hints
+        self._kept_narrowed = kept_narrowed
+        self._narrowed: set[int] = set()  # Tensors whose present version is.
         self.eqns: list[Any] = []
         self.version = dict(enumerate(graph.tensors[: graph.num_inputs]))
-        self._shared_zeros = shared_zeros
-        self._halved_bits = halved_bits
         self._num_executed = 0
         # Number, unstored and whole values and zeros of the present segment.
         self._number = 0
@@ -126,9 +101,11 @@ class _Writer:
     def _pass(self, segment: Segment, before: list[Any], after: list[Any]) -> None:
         """The boundary itself: values that go in and come out again."""
         if before:
-            layouts = [self._layouts.get(self.graph.tensors[t]) for t in segment.fenced]
-            told = layouts if any(layouts) else []
-            self.eqns.append(fence_equation(before, after, self._number, told))
+            layouts = [
+                self._hints.layouts.get(self.graph.tensors[t]) for t in segment.fenced
+            ]
+            kept = layouts if any(layouts) else []
+            self.eqns.append(fence_equation(before, after, self._number, kept))
 
     def _fence_alone(self, tensors: Sequence[int]) -> None:
         """What is one value from here on, whatever XLA merges of what made it."""
@@ -143,7 +120,7 @@ class _Writer:
             literal_key(atom): atom
             for execution in segment.executions
             for index in self.graph.operations[execution.operation].equations
-            if index in self._shared_zeros
+            if index in self._hints.shared_zeros
             for atom in self.graph.program.eqns[index].invars
             if is_zero(atom)
         }
@@ -157,14 +134,14 @@ class _Writer:
                 self.eqns.append(after_equation(self.version[old], later, others))
                 self.version[old] = later
         for index in operation.equations[:-1]:
-            # A cone shares what another operation of this segment already evaluated.
+            # Shared with another operation of this segment that already evaluated it.
             outvars = self.graph.program.eqns[index].outvars
             if not all(v in self._local for v in outvars if not isinstance(v, DropVar)):
                 self._local.update(self._write(index, execution.is_recompute))
         made = self._write(operation.anchor, execution.is_recompute)
         for tensor in execution.makes:
             self.version[tensor] = self._kept(tensor, made[self.graph.tensors[tensor]])
-        if operation.anchor in self._halved_bits:
+        if operation.anchor in self._hints.fenced_alone:
             self._fence_alone(execution.makes)
         self._readers.executed(execution, self.version)
         self._num_executed += 1
@@ -175,7 +152,7 @@ class _Writer:
         renamed = {
             v: _compat.new_var(v.aval) for v in eqn.outvars if not isinstance(v, DropVar)
         }
-        zeros = self._zeros if index in self._shared_zeros else {}
+        zeros = self._zeros if index in self._hints.shared_zeros else {}
         eqn = eqn.replace(
             invars=[self._read(v, zeros) for v in eqn.invars],
             outvars=[renamed.get(v, v) for v in eqn.outvars],
@@ -197,67 +174,18 @@ class _Writer:
 
     def _kept(self, tensor: int, made: Any) -> Any:
         """What is kept of a value beyond its segment; this one reads it whole."""
-        if (self._num_executed, tensor) not in self._kept_rounded:
-            self._rounded.discard(tensor)
+        if (self._num_executed, tensor) not in self._kept_narrowed:
+            self._narrowed.discard(tensor)
             return made
-        self._rounded.add(tensor)
+        self._narrowed.add(tensor)
         self._whole[tensor] = made
-        self.eqns.append(rounding_equation(made, self.eqns[-1]))
+        self.eqns.append(narrowing_equation(made, self.eqns[-1]))
         return self.eqns[-1].outvars[0]
 
     def _widen(self, eqn: Any) -> None:
-        """Make whole again what an equation reads of other segments' rounded values."""
+        """Widen again what an equation reads of other segments' narrowed values."""
         for v in reads(eqn):
             tensor = self.graph.index_of.get(v)
-            if tensor in self._rounded and tensor not in self._whole:
+            if tensor in self._narrowed and tensor not in self._whole:
                 self.eqns.append(widening_equation(self.version[tensor], eqn))
                 self._whole[tensor] = self.eqns[-1].outvars[0]
-
-
-class _ArenaWriter(_Writer):
-    """The same with exchanges for fences."""
-
-    def __init__(
-        self,
-        graph: StepGraph,
-        shared_zeros: frozenset[int],
-        halved_bits: frozenset[int],
-        arena: ArenaPlan,
-        books: int | None,
-    ) -> None:
-        # No arena on a TPU.
-        super().__init__(graph, shared_zeros, halved_bits, {}, frozenset())
-        self._plan = arena
-        self._books = books
-        self._arena = _compat.new_var(arena_aval(arena.arena_bytes))
-        self.eqns.append(empty_arena_equation(self._arena))
-
-    def _pass(self, segment: Segment, before: list[Any], after: list[Any]) -> None:
-        number = self._number
-        stores, loads = self._plan.stored_at(number), self._plan.loaded_at(number)
-        if not stores and not loads:
-            super()._pass(segment, before, after)
-            return
-        what = Exchange(
-            boundary=number,
-            stores=tuple(stores),
-            loads=tuple(loads),
-            is_first=number == self._plan.first_boundary,
-            is_last=number == self._plan.last_boundary,
-            books=self._books,
-            names=self._names(stores + loads),
-        )
-        stored = [self.version[stay.tensor] for stay in stores]
-        loaded = [_compat.new_var(self.version[stay.tensor].aval) for stay in loads]
-        arena = _compat.new_var(self._arena.aval)
-        self.eqns.append(
-            exchange_equation((self._arena, arena), before, after, stored, loaded, what)
-        )
-        self._arena = arena
-        self.version.update(zip((s.tensor for s in loads), loaded, strict=True))
-
-    def _names(self, stays: list[Stay]) -> tuple[str, ...]:
-        if self._books is None:
-            return ()
-        made_by = {t: k for k, op in enumerate(self.graph.operations) for t in op.outputs}
-        return tuple(self.graph.describe(made_by[stay.tensor]) for stay in stays)

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from coop_jax.base._compat import Literal
-from coop_jax.graph.stored_values import Materialization
+from coop_jax.graph.stored_values import StoredValues
 from coop_jax.trace.costs import is_fusible, is_view
 from coop_jax.trace.program import Program, reads, writes
 from coop_jax.trace.purity import may_move, may_run_again, may_vanish
@@ -50,13 +50,13 @@ class Cone:
         return self.equations[-1]
 
 
-def cones_in_order(program: Program, materialization: Materialization) -> Iterator[Cone]:
+def cones_in_order(program: Program, materialization: StoredValues) -> Iterator[Cone]:
     """The program's operations in the order in which XLA runs them."""
     stored = _stored_values(program, materialization)
     return _in_order(program, materialization, _cones(program, stored))
 
 
-def _stored_values(program: Program, materialization: Materialization) -> set[Any]:
+def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
     """Values that are tensors of the graph.
 
     What XLA stored, with views replaced by the value they are views of (unless both are
@@ -160,7 +160,7 @@ def _cones(program: Program, stored: set[Any]) -> list[Cone]:
 
 
 def _in_order(
-    program: Program, materialization: Materialization, cones: list[Cone]
+    program: Program, materialization: StoredValues, cones: list[Cone]
 ) -> Iterator[Cone]:
     """Cones in the order in which XLA runs them.
 

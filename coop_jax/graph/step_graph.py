@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from coop_jax import _ext
-from coop_jax.backends.cpu.pool_gradient import original
 from coop_jax.base import _compat
 from coop_jax.base._compat import Literal
 from coop_jax.graph.fusion_regions import Cone, cones_in_order
 from coop_jax.graph.memory_aware_order import early_order
 from coop_jax.graph.scatter_add import accumulations
-from coop_jax.graph.stored_values import Materialization
+from coop_jax.graph.stored_values import StoredValues
 from coop_jax.targets import Target
 from coop_jax.trace.costs import (
     aval_bytes,
@@ -29,6 +28,7 @@ from coop_jax.trace.costs import (
 )
 from coop_jax.trace.program import Program, reads, writes
 from coop_jax.trace.purity import may_move, may_run_again
+from coop_jax.trace.replacements import original
 
 SMALL_OVERWRITE_BYTES = 64 * 1024
 
@@ -101,7 +101,7 @@ class StepGraph:
 
 def build_graph(
     program: Program,
-    materialization: Materialization,
+    materialization: StoredValues,
     target: Target,
     *,
     early: bool = False,
@@ -145,7 +145,7 @@ def build_graph(
             _must_precede(program, operations, tensors, is_external(tensors)),
             # A bias correction is a scalar and frees nothing: it would come last, and all
             # updates of weights after it, apart from those of their moments.
-            target.alignment_bytes if target.platform == "tpu" else 0,
+            target.negligible_bytes,
         )
         tensors, operations = _tensors_and_operations(inputs, [cones[k] for k in order])
     donated_vars = {v for v, d in zip(program.invars, program.donated, strict=True) if d}
@@ -193,7 +193,7 @@ def _tensors_and_operations(
 
 
 def _made_at(
-    operation: Operation, tensors: Sequence[Any], materialization: Materialization
+    operation: Operation, tensors: Sequence[Any], materialization: StoredValues
 ) -> int:
     made = (materialization.position.get(tensors[t], -1) for t in operation.outputs)
     return max(made, default=-1)
@@ -220,7 +220,7 @@ def _must_precede(program, operations, tensors, external) -> Iterator[tuple[int,
 
 def _core_graph(
     program: Program,
-    materialization: Materialization,
+    materialization: StoredValues,
     target: Target,
     operations: Sequence[Operation],
     tensors: Sequence[Any],

@@ -1,4 +1,4 @@
-"""Least possible: the bytes that no plan can go below, and the operation that needs them."""
+"""Least possible: bytes that no plan can go below, and the operation that needs them."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from coop_jax.emit.placements import Realization
 from coop_jax.graph.step_graph import StepGraph
+from coop_jax.search.placements import Realization
 
 # Compilations of plans until one keeps a budget; of the tightest ones until it is refused;
 # of others where one of the tightest keeps it.

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coop_jax.base.budget import format_bytes
-from coop_jax.emit.placements import XlaPlacement
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.planner import (
     PlanOptions,
@@ -31,6 +30,7 @@ from coop_jax.search.candidates import (
     least,
 )
 from coop_jax.search.feedback_search import CorrectedSearch, WithScratch
+from coop_jax.search.placements import XlaPlacement
 from coop_jax.search.refusal import Refusals
 from coop_jax.search.sweep_search import ScannedSearch
 from coop_jax.trace.program import Program
@@ -91,7 +91,7 @@ class BudgetSearch:
             graphs,
             options,
             fixed_bytes if least_fixed_bytes is None else least_fixed_bytes,
-            graphs[0].target.near_bytes if placement.has_near_memory else 0,
+            graphs[0].target.near_bytes if placement.backend.has_second_memory else 0,
             unmodified_bytes,
             caller,
             self._smallest_of,
@@ -181,7 +181,7 @@ class BudgetSearch:
 
     def _search(self) -> ScannedSearch | CorrectedSearch:
         """Where XLA packs worse than a plan does, plans are searched otherwise."""
-        if self._placement.has_near_memory:
+        if self._placement.backend.has_second_memory:
             return ScannedSearch(
                 self._graphs,
                 self._options,

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from coop_jax.base import _compat
 from coop_jax.base._compat import DropVar, Literal
 
@@ -58,6 +60,11 @@ def reads(eqn: Any) -> list[Any]:
 def writes(eqn: Any) -> list[Any]:
     """The variables an equation defines (its results without the dropped ones)."""
     return [v for v in eqn.outvars if not isinstance(v, DropVar)]
+
+
+def is_zero(atom: Any) -> bool:
+    """Is it a scalar zero that stands in the program itself?"""
+    return isinstance(atom, Literal) and not np.shape(atom.val) and not np.any(atom.val)
 
 
 def all_equations(closed: Any) -> Iterator[Any]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from coop_jax.base import _compat
-from coop_jax.targets import TPU_ALIGNMENT
+from coop_jax.targets import HEAP_ALIGNMENT, heap_alignment_bytes
 from coop_jax.xla import buffers_from_schedule, liveness
 from coop_jax.xla.buffers_from_schedule import StoredBuffer
 from coop_jax.xla.hlo_module import HloModule, Instruction, read_module
@@ -122,8 +122,8 @@ def _assignment(compiled: Any) -> bytes:
 
 def _alignment(compiled: Any) -> int:
     shardings = _compat.input_shardings(compiled)
-    is_on_tpu = any(d.platform == "tpu" for s in shardings for d in s.device_set)
-    return TPU_ALIGNMENT if is_on_tpu else liveness.ALIGNMENT
+    devices = [device for s in shardings for device in s.device_set]
+    return heap_alignment_bytes(devices[0]) if devices else HEAP_ALIGNMENT
 
 
 def _read_buffers(data: bytes) -> Iterator[StoredBuffer]:

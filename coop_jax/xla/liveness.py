@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from coop_jax import _ext
+from coop_jax.targets import HEAP_ALIGNMENT
 from coop_jax.xla.buffers_from_schedule import Flow, kinds_of_storage
 from coop_jax.xla.hlo_module import HloModule
 from coop_jax.xla.shapes import Index
-
-ALIGNMENT = 64  # bytes, elsewhere than on TPUs
 
 
 def live_bytes(
@@ -66,7 +65,7 @@ def _is_copied_argument(module: HloModule, number: int) -> bool:
     return source.opcode == "parameter"
 
 
-def heap_bytes(module: HloModule, *, alignment: int = ALIGNMENT) -> int:
+def heap_bytes(module: HloModule, *, alignment: int = HEAP_ALIGNMENT) -> int:
     """What the temporaries of a scheduled module need, as XLA packs them."""
     spans = _spans(Flow(module, module.entry), module)
     return _ext.xla_heap_bytes(*spans, alignment=alignment)

@@ -9,8 +9,6 @@ from typing import Any
 
 import jax
 
-from coop_jax.backends.tpu.compile_to_buffers import AssignedStep
-
 # XLA:TPU compiles nothing that exceeds the chip's memory, but says what it would need.
 _REFUSED = (
     re.compile(r"HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds"),  # arguments included
@@ -70,7 +68,8 @@ def compile_measured(compile_step: Callable[[], Any]) -> tuple[Any, int]:
     """Compile, and say what the step needs.
 
     Arguments:
-        compile_step: returns a `jax.stages.Compiled`, or an `AssignedStep`.
+        compile_step: returns a `jax.stages.Compiled`, or an object that
+            answers like one and has `is_refused`.
 
     Returns:
         What it returns with XLA's figure for it in bytes; None with what XLA says the
@@ -97,7 +96,8 @@ def _compile(compile_step: Callable[[], Any]) -> tuple[Any, int]:
 
 
 def _is_refused(compiled: Any) -> bool:
-    return isinstance(compiled, AssignedStep) and compiled.is_refused
+    """A step compiled as far as its buffers says so; what was compiled is not refused."""
+    return getattr(compiled, "is_refused", False)
 
 
 def _refused_bytes(message: str) -> int | None:

@@ -27,6 +27,9 @@ _BITS = {
 _TUPLE, _BF16 = 13, 16
 _MAIN_MEMORY = 0
 
+Order = tuple[int, ...]
+"""Dimensions of an array, the outermost in memory first."""
+
 Index = tuple[int, ...]
 
 

@@ -12,11 +12,10 @@ import jax
 import numpy as np
 import pytest
 from random_programs import random_function, random_schedule
-from steps import TARGET, as_numpy, traced
+from steps import TARGET, as_numpy, traced, xla_placement
 
-from coop_jax import _ext
+from coop_jax import _ext, backends
 from coop_jax.base import _compat
-from coop_jax.emit.placements import XlaPlacement
 from coop_jax.graph import stored_values
 from coop_jax.graph.step_graph import build_graph
 
@@ -28,12 +27,12 @@ _TOLERANCE = 1e-3
 def realized(step, seed, eviction_rate):
     """The step's program with fences, as the front door writes it, of a random schedule."""
     compiled = step.compile(stored_values.tag(step.program))
-    stored = stored_values.of_compiled(step.program, compiled)
+    stored = backends.stored_values(step.program, compiled)
     stored = dataclasses.replace(stored, workspace_bytes={})  # the schedules place none
     graph = build_graph(step.program, stored, TARGET)
     schedule = random_schedule(graph, seed, eviction_rate)
     assert _ext.validate(graph.core, schedule) == []
-    placement = XlaPlacement(step.program, "cpu", stored.layouts)
+    placement = xla_placement(step.program, "cpu", stored)
     return placement.realize(graph, schedule).program
 
 

@@ -11,8 +11,9 @@ from steps import compiled_graph, mlp_arguments, mlp_step, traced
 
 from coop_jax.arena.layout import ArenaPlan, plan_arena
 from coop_jax.arena.stats import new_books
+from coop_jax.arena.writer import rewrite_with_arena
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.emit.rewrite import rewrite
+from coop_jax.emit.hints import NO_HINTS
 from coop_jax.emit.segments import Segment
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.planner import PlanOptions, plan_pool, unconstrained
@@ -33,7 +34,7 @@ class StepInArena:
     def compiled(self, plan: ArenaPlan | None = None, books: int | None = None) -> Any:
         """With another plan than its own, if given."""
         plan = self.plan if plan is None else plan
-        program = rewrite(self.graph, self.segments, arena=plan, books=books)
+        program = rewrite_with_arena(self.graph, self.segments, NO_HINTS, plan, books)
         return self.step.compile(program)
 
     def run(self, plan: ArenaPlan | None = None, books: int | None = None) -> Any:

@@ -15,7 +15,7 @@ from steps import assert_trees_equal, mlp_arguments, mlp_step
 import coop_jax
 from coop_jax.arena.exchange import Exchange, arena_aval, empty_arena, exchange_p
 from coop_jax.arena.layout import Stay
-from coop_jax.emit import fence
+from coop_jax.base.custom_calls import register_targets
 
 ERROR = jax.errors.JaxRuntimeError
 
@@ -175,7 +175,7 @@ def test_an_arena_that_xla_copied():
 
 
 def test_an_arena_that_is_not_aliased():
-    fence.register_targets()
+    register_targets()
     what = Exchange(1, (), (), is_first=True, is_last=True, books=77)
 
     @jax.jit

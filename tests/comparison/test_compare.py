@@ -9,9 +9,9 @@ from jax.ad_checkpoint import checkpoint_name
 
 import coop_jax
 from coop_jax.comparison.checkpoint_policies import default_policies, unwrapped, wrap_with
-from coop_jax.comparison.plot import frontier, optimal
+from coop_jax.comparison.plot import frontier
 from coop_jax.comparison.recompute_counts import executed, saved_names
-from coop_jax.comparison.table import Row, at
+from coop_jax.comparison.table import Row, at, optimal
 
 LAYERS, WIDTH, BATCH = 3, 32, 1024
 # Operations of one product of a layer, and of its tanh.

@@ -1,4 +1,4 @@
-"""XLA's packing against a plain Python one. Against XLA: `test_buffers_from_schedule.py`."""
+"""XLA packing against a plain Python one. Against XLA: `test_buffers_from_schedule.py`."""
 
 import numpy as np
 import pytest

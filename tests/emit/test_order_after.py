@@ -11,13 +11,14 @@ import pytest
 from models import transformer_problem
 from steps import NEEDS_CUDA, TARGET, assert_trees_equal, mlp_arguments, traced
 
+from coop_jax import backends
 from coop_jax.base import _compat
 from coop_jax.base._compat import Literal
 from coop_jax.emit.order_after import after_p
 from coop_jax.emit.rewrite import rewrite
 from coop_jax.emit.segments import cut
 from coop_jax.graph.step_graph import SMALL_OVERWRITE_BYTES, build_graph
-from coop_jax.graph.stored_values import from_rules, of_compiled, tag
+from coop_jax.graph.stored_values import from_rules, tag
 from coop_jax.plan.planner import (
     PlanOptions,
     plan_pool,
@@ -184,7 +185,7 @@ def test_on_a_gpu_fewer_weights_are_in_memory_twice():
     )
     step = traced(problem.train_step, *arguments, donate_argnums=0)
     compiled = step.compile(tag(step.program))
-    materialization = of_compiled(step.program, compiled)
+    materialization = backends.stored_values(step.program, compiled)
     graph = build_graph(step.program, materialization, named("h200"), early=True)
     options = planner_options("search", 256)
     pool_bytes = smallest_pool(graph, options).pool_bytes

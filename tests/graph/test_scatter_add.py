@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 from steps import NEEDS_CUDA, TARGET, traced
 
+from coop_jax import backends
 from coop_jax.graph import stored_values
 from coop_jax.graph.scatter_add import accumulations
 from coop_jax.graph.step_graph import build_graph
@@ -55,7 +56,7 @@ def test_other_scatters_are_values_of_their_own(function):
 
 def test_the_sum_is_what_is_stored_and_it_is_made_in_place(step):
     compiled = step.compile(stored_values.tag(step.program))
-    found = stored_values.of_compiled(step.program, compiled)
+    found = backends.stored_values(step.program, compiled)
     graph = build_graph(step.program, found, TARGET)
     sums = dict(accumulations(step.program).values())
     logits = next(total for total in sums if total.aval.shape == (TOKENS, VOCABULARY))
@@ -83,7 +84,7 @@ def test_on_a_gpu_nothing_but_scatters_writes_over_an_operand():
         gradient, *absent_devices.placed(shapes, absent_devices.named_device("h200"))
     )
     compiled = step.compile(stored_values.tag(step.program))
-    found = stored_values.of_compiled(step.program, compiled)
+    found = backends.stored_values(step.program, compiled)
     assert found.in_place == "scatters"
     graph = build_graph(step.program, found, TARGET)
     sums = dict(accumulations(step.program).values())

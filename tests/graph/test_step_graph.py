@@ -7,7 +7,7 @@ import pytest
 from steps import TARGET, mlp_arguments, mlp_step, traced
 
 from coop_jax.graph.step_graph import build_graph
-from coop_jax.graph.stored_values import Materialization, from_rules
+from coop_jax.graph.stored_values import StoredValues, from_rules
 from coop_jax.trace import costs
 
 
@@ -19,7 +19,7 @@ def graph_of(function, *arguments, stored=(), inputs_in_pool=False, **jit_option
         for v in eqn.outvars
         if eqn.primitive.name in stored
     }
-    found = Materialization(values, {}, {}, 0, "rules")
+    found = StoredValues(values, {}, {}, 0, "rules")
     return build_graph(step.program, found, TARGET, inputs_in_pool=inputs_in_pool)
 
 
@@ -74,7 +74,7 @@ def test_a_view_that_is_stored_with_more_bytes_is_a_copy(times, tensors):
         for eqn in step.program.eqns
         if eqn.primitive.name in sizes
     }
-    found = Materialization(values, {}, {}, 0, "compiled")
+    found = StoredValues(values, {}, {}, 0, "compiled")
     graph = build_graph(step.program, found, TARGET)
     assert sorted(filter(None, graph.in_pool_bytes)) == [256, 256 * times][:tensors]
 

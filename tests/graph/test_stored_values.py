@@ -6,7 +6,7 @@ import pytest
 from models.training import convnet_problem, mixer_problem, transformer_problem
 from steps import TARGET, mlp_arguments, mlp_step, traced
 
-from coop_jax import _ext
+from coop_jax import _ext, backends
 from coop_jax.graph import stored_values
 from coop_jax.graph.step_graph import build_graph
 from coop_jax.plan.planner import PlanOptions
@@ -45,7 +45,7 @@ def test_buffers_add_up_to_xlas_figures():
 
 def test_every_large_buffer_of_an_mlp_is_a_value_of_the_program():
     step = traced(mlp_step, *mlp_arguments(), donate_argnums=0)
-    found = stored_values.of_compiled(step.program, compiled(step))
+    found = backends.stored_values(step.program, compiled(step))
     assert found.source == "compiled"
     activation_bytes = 512 * 64 * 4
     assert found.unmapped_bytes < activation_bytes
@@ -65,7 +65,7 @@ def test_predicted_peak_of_the_unmodified_step(name):
     )
     executable = compiled(step)
     graph = build_graph(
-        step.program, stored_values.of_compiled(step.program, executable), TARGET
+        step.program, backends.stored_values(step.program, executable), TARGET
     )
     predicted = _ext.unconstrained(graph.core, PlanOptions()).statistics.max_live_bytes
     assert predicted == pytest.approx(memory_figures(executable).temp_bytes, rel=0.12)
@@ -73,7 +73,7 @@ def test_predicted_peak_of_the_unmodified_step(name):
 
 def test_operations_run_in_xlas_order():
     step = traced(mlp_step, *mlp_arguments(), donate_argnums=0)
-    found = stored_values.of_compiled(step.program, compiled(step))
+    found = backends.stored_values(step.program, compiled(step))
     graph = build_graph(step.program, found, TARGET)
     positions = [
         max(found.position[graph.tensors[t]] for t in operation.outputs)
@@ -92,7 +92,7 @@ def test_scratch_of_a_loop_is_its_operations_workspace():
 
     x = jnp.ones((128, 128))
     step = traced(function, x)
-    found = stored_values.of_compiled(step.program, compiled(step))
+    found = backends.stored_values(step.program, compiled(step))
     [scan] = [i for i, e in enumerate(step.program.eqns) if e.primitive.name == "scan"]
     assert found.workspace_bytes[scan] >= x.nbytes
 

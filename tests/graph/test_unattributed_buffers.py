@@ -4,7 +4,9 @@ import jax
 import pytest
 from steps import NEEDS_CUDA, pooled_arguments, pooled_step, traced
 
+from coop_jax import backends
 from coop_jax.graph import stored_values
+from coop_jax.graph.attribution import equation_of
 from coop_jax.graph.step_graph import build_graph
 from coop_jax.graph.unattributed_buffers import readers_of_unnamed
 from coop_jax.pipeline import unplanned_bytes
@@ -41,7 +43,7 @@ def unnamed(found, *buffers):
     return readers_of_unnamed(
         found,
         [StoredBuffer(number, index, size, 0, "temp") for number, index, size in buffers],
-        stored_values._equation_of,
+        equation_of,
     )
 
 
@@ -97,7 +99,7 @@ def test_on_a_cpu_the_indices_of_a_pooling_are_there_from_the_beginning():
     arguments = jax.tree.map(lambda a: a.astype("bfloat16"), pooled_arguments())
     step = traced(pooled_step, *arguments, donate_argnums=0)
     compiled = step.compile(stored_values.tag(step.program))
-    found = stored_values.of_compiled(step.program, compiled)
+    found = backends.stored_values(step.program, compiled)
     gradients = [
         eqn.outvars[0].aval
         for eqn in step.program.eqns
@@ -119,7 +121,7 @@ def test_the_indices_of_a_pooling_on_a_gpu():
     placed = absent_devices.placed(shapes, absent_devices.named_device(target))
     step = traced(pooled_step, *placed, donate_argnums=0)
     compiled = step.compile(stored_values.tag(step.program))
-    found = stored_values.of_compiled(step.program, compiled)
+    found = backends.stored_values(step.program, compiled)
     [first, *_] = (
         i
         for i, eqn in enumerate(step.program.eqns)

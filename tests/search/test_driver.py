@@ -1,10 +1,9 @@
 """Planning again until XLA's figure keeps the budget."""
 
 import pytest
-from steps import compiled_graph, mlp_arguments, mlp_step, traced
+from steps import compiled_graph, mlp_arguments, mlp_step, traced, xla_placement
 
 from coop_jax import InfeasibleBudgetError, PlanOptions
-from coop_jax.emit.placements import XlaPlacement
 from coop_jax.plan.planner import planner_options
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.xla.memory_figures import memory_figures
@@ -24,7 +23,7 @@ def search(made, compile_program=None, figures_shift=0, options=None):
         [graph],
         PlanOptions() if options is None else options,
         figures.fixed_bytes + figures_shift,
-        XlaPlacement(step.program, "cpu"),
+        xla_placement(step.program, "cpu"),
         compile_program or step.compile,
         lines.append,
     )

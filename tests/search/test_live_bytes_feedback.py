@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from steps import NEEDS_CUDA, TARGET, traced
+from steps import NEEDS_CUDA, TARGET, traced, xla_placement
 
-from coop_jax.emit.placements import XlaPlacement
+from coop_jax import backends
 from coop_jax.graph import stored_values
 from coop_jax.graph.step_graph import build_graph
 from coop_jax.pipeline import unplanned_bytes
@@ -54,10 +54,10 @@ class Read:
     def __init__(self, *arguments):
         self.step = traced(gelu_step, *arguments, donate_argnums=0)
         self.tagged = self.step.compile(stored_values.tag(self.step.program))
-        self.stored = stored_values.of_compiled(self.step.program, self.tagged)
+        self.stored = backends.stored_values(self.step.program, self.tagged)
         self.fixed_bytes = unplanned_bytes(self.tagged, self.stored)
         self.graph = self.graph_with({})
-        self.placement = XlaPlacement(self.step.program, "cpu")
+        self.placement = xla_placement(self.step.program, "cpu")
         self.schedule = smallest_pool(self.graph, OPTIONS).schedule
         self.compiled = self.compile(self.graph, self.schedule)
 
@@ -211,10 +211,10 @@ def test_a_gpu_that_is_not_there_publishes_a_schedule():
         gelu_step, *absent_devices.placed(shapes, absent_devices.named_device("h200"))
     )
     tagged = step.compile(stored_values.tag(step.program))
-    stored = stored_values.of_compiled(step.program, tagged)
+    stored = backends.stored_values(step.program, tagged)
     graph = build_graph(step.program, stored, TARGET)
     schedule = smallest_pool(graph, OPTIONS).schedule
-    program = XlaPlacement(step.program, "cuda").realize(graph, schedule).program
+    program = xla_placement(step.program, "cuda").realize(graph, schedule).program
     compiled = step.compile(program)
     module = published_module(compiled)
     assert not assigned_buffers(compiled, module)

@@ -8,6 +8,7 @@ import jax
 import pytest
 from steps import NEEDS_CUDA, NEEDS_TPU, mlp_arguments, mlp_step, traced
 
+from coop_jax import backends
 from coop_jax.graph import stored_values
 from coop_jax.targets import TPU_ALIGNMENT
 from coop_jax.xla import absent_devices, buffers_from_schedule, liveness, shapes
@@ -79,7 +80,7 @@ def test_a_gpu_that_is_not_there():
     step, compiled = compiled_for("h200", batch=4096, width=256)
     heap_bytes = liveness.heap_bytes(module_of(compiled))
     assert heap_bytes == pytest.approx(memory_figures(compiled).temp_bytes, rel=0.1)
-    assert stored_values.of_compiled(step.program, compiled).source == "compiled"
+    assert backends.stored_values(step.program, compiled).source == "compiled"
 
 
 @NEEDS_TPU
@@ -89,7 +90,7 @@ def test_a_tpu_that_is_not_there(dtype):
     step, compiled = compiled_for("v5e", layers=4, batch=131072, width=256, dtype=dtype)
     heap_bytes = liveness.heap_bytes(module_of(compiled), alignment=TPU_ALIGNMENT)
     assert heap_bytes == pytest.approx(memory_figures(compiled).temp_bytes, rel=0.01)
-    found = stored_values.of_compiled(step.program, compiled)
+    found = backends.stored_values(step.program, compiled)
     assert found.source == "compiled"
     unlisted_bytes = max(0, memory_figures(compiled).temp_bytes - heap_bytes)
     assert found.unlisted_bytes == unlisted_bytes
@@ -108,7 +109,7 @@ def test_vector_memory_of_a_tpu_is_not_main_memory():
     assert all(b.size_bytes == 0 for b in in_vector_memory if b.kind == "temp")
     near = [b.near_bytes for b in in_vector_memory if b.kind == "temp"]
     assert min(near) >= activation_bytes // 2
-    found = stored_values.of_compiled(step.program, compiled)
+    found = backends.stored_values(step.program, compiled)
     tanh = [e.outvars[0] for e in step.program.eqns if e.primitive.name == "tanh"]
     assert tanh
     assert all(found.stored_bytes[v] >= activation_bytes // 2 for v in tanh)

@@ -23,6 +23,7 @@ from coop_jax.base import _compat
 from coop_jax.base._compat import Primitive
 from coop_jax.emit.order_after import after_p
 from coop_jax.trace.program import Program
+from coop_jax.trace.replacements import Replacement, register
 
 _NAME = "select_and_scatter_add"
 # XLA:CPU computes with narrower ones in a wider type: the sums would differ.
@@ -31,9 +32,9 @@ _TYPES = frozenset((np.dtype("float32"), np.dtype("float64")))
 pool_gradient_p = Primitive("coop_pool_gradient")
 
 
-def is_replaceable(eqn: Any, platform: str) -> bool:
-    """Is it the gradient of a pooling, for a platform that makes indices early?"""
-    if platform != "cpu" or eqn.primitive.name != _NAME:
+def is_replaceable(eqn: Any) -> bool:
+    """Is it the gradient of a pooling whose indices XLA:CPU makes early?"""
+    if eqn.primitive.name != _NAME:
         return False
     aval = eqn.outvars[0].aval
     is_known = eqn.params["select_prim"].name in ("ge", "le")
@@ -51,20 +52,13 @@ def scratch_bytes(eqn: Any) -> int:
     return 4 * size + padded + (4 + itemsize) * source.size
 
 
-def with_pool_gradients(program: Program, platform: str) -> Program:
-    """A program with this primitive wherever the platform gains by it."""
+def with_pool_gradients(program: Program) -> Program:
+    """A program with this primitive wherever XLA:CPU gains by it."""
     eqns = tuple(
-        eqn.replace(primitive=pool_gradient_p) if is_replaceable(eqn, platform) else eqn
+        eqn.replace(primitive=pool_gradient_p) if is_replaceable(eqn) else eqn
         for eqn in program.eqns
     )
     return dataclasses.replace(program, eqns=eqns)
-
-
-def original(eqn: Any) -> Any:
-    """The equation that `with_pool_gradients` replaced; others as they are."""
-    if eqn.primitive is not pool_gradient_p:
-        return eqn
-    return eqn.replace(primitive=lax.select_and_scatter_add_p)
 
 
 def _gradient(source, operand, *, select_prim, window_dimensions, window_strides, padding):
@@ -141,3 +135,4 @@ _compat.register_lowering(
     pool_gradient_p, _compat.lower_fun(_bind_original, multiple_results=False)
 )
 _compat.register_lowering(pool_gradient_p, _lower_cpu, platform="cpu")
+register(pool_gradient_p, Replacement(lax.select_and_scatter_add_p, scratch_bytes))

@@ -10,10 +10,8 @@ from __future__ import annotations
 from coop_jax.trace.program import Program
 
 
-def kept_in_halves(program: Program, platform: str) -> frozenset[int]:
-    """Indices of the equations whose result has to pass a fence, on a platform."""
-    if platform != "cpu":
-        return frozenset()
+def kept_in_halves(program: Program) -> frozenset[int]:
+    """Indices of the equations whose result has to pass a fence."""
     return frozenset(
         index
         for index, eqn in enumerate(program.eqns)

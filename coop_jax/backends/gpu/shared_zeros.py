@@ -11,21 +11,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
+from coop_jax.graph.attribution import fills_an_array
+from coop_jax.trace.program import Program, is_zero
 
-from coop_jax.base._compat import Literal
-from coop_jax.trace.program import Program
-
-_GPU = frozenset(("gpu", "cuda", "rocm"))
 # What makes an array of a scalar, and to what it makes no difference that XLA no longer
 # sees the scalar's value.
 _SPREADS = frozenset("broadcast_in_dim max min select_n eq ne gt ge lt le".split())
 
 
-def shared_zeros(program: Program, platform: str) -> frozenset[int]:
-    """Indices of the equations whose zeros have to pass a fence, on a platform."""
-    if platform not in _GPU:
-        return frozenset()
+def shared_zeros(program: Program) -> frozenset[int]:
+    """Indices of the equations whose zeros have to pass a fence."""
     filled = {_shape(eqn) for eqn in program.eqns if fills_an_array(eqn)}
     return frozenset(
         index
@@ -38,13 +33,3 @@ def shared_zeros(program: Program, platform: str) -> frozenset[int]:
 
 def _shape(eqn: Any) -> tuple[int, ...]:
     return eqn.outvars[0].aval.shape
-
-
-def fills_an_array(eqn: Any) -> bool:
-    """Does XLA:GPU scatter its result into an array of zeros?"""
-    return eqn.primitive.name == "select_and_scatter_add"
-
-
-def is_zero(atom: Any) -> bool:
-    """Is it a scalar zero that stands in the program itself?"""
-    return isinstance(atom, Literal) and not np.shape(atom.val) and not np.any(atom.val)

@@ -16,17 +16,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
+from coop_jax.emit.narrowed import WHOLE
 from coop_jax.graph.buffer_to_value import CALLER
+from coop_jax.graph.stored_values import Narrowed
 from coop_jax.trace.costs import aval_bytes, may_vanish
 from coop_jax.trace.program import Program, writes
 
-Rounded = Mapping[Any, frozenset[int]]
-"""Values that are kept rounded, each with the equations that read it unrounded."""
-
-WHOLE, HALF = np.dtype(np.float32), np.dtype(jnp.bfloat16)
 _PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
 
 
@@ -48,7 +44,7 @@ def read_rounded(
     values: Iterable[Any],
     consumers: Mapping[Any, Sequence[int]],
     fusions: Iterable[Collection[int]],
-) -> Rounded:
+) -> Narrowed:
     """Which of the values may be kept rounded, and who reads them unrounded.
 
     Arguments:

@@ -10,13 +10,10 @@ changes nothing but addresses.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
-_OF_PLATFORM: dict[str, dict[str, Any]] = {
-    "tpu": {"xla_tpu_buffer_assignment_enable_fast_merge_fallback": False},
-}
-
-
-def compiler_options(platform: str, given: dict[str, Any] | None) -> dict[str, Any]:
-    """Those of a platform, by JAX's name, and over them those that the user gave."""
-    return {**_OF_PLATFORM.get(platform, {}), **(given or {})}
+COMPILER_OPTIONS: MappingProxyType[str, Any] = MappingProxyType(
+    {"xla_tpu_buffer_assignment_enable_fast_merge_fallback": False}
+)
+"""Options of XLA:TPU; those that the user gave take precedence."""

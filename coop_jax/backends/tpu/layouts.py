@@ -23,13 +23,7 @@ from coop_jax.base._compat import Literal
 from coop_jax.trace.program import Program
 from coop_jax.xla.buffer_assignment import StoredModule
 from coop_jax.xla.buffers_from_schedule import StoredBuffer
-from coop_jax.xla.shapes import dimension_orders, dimensions_of, leaves
-
-Order = tuple[int, ...]
-"""Dimensions, the outermost first."""
-
-KEPT_AT_FENCES = frozenset(("tpu",))
-"""JAX's names of the platforms whose fences are told."""
+from coop_jax.xla.shapes import Order, dimension_orders, dimensions_of, leaves
 
 
 def layouts_of(

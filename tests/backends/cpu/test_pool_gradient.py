@@ -15,9 +15,9 @@ from steps import (
     traced,
 )
 
+from coop_jax import backends
 from coop_jax.backends.cpu.pool_gradient import (
     is_replaceable,
-    original,
     pool_gradient_p,
     scratch_bytes,
 )
@@ -26,6 +26,7 @@ from coop_jax.emit.segments import cut
 from coop_jax.graph import stored_values
 from coop_jax.graph.step_graph import build_graph
 from coop_jax.plan.planner import planner_options, smallest_pool
+from coop_jax.trace.replacements import original
 from coop_jax.xla.memory_figures import memory_figures
 
 
@@ -68,7 +69,7 @@ def test_xla_makes_it_when_it_is_needed():
     arguments = pooled_arguments(batch=8, image=64, levels=1)
     step = traced(pooled_step, *arguments, donate_argnums=0)
     compiled = step.compile(stored_values.tag(step.program))
-    found = stored_values.of_compiled(step.program, compiled)
+    found = backends.stored_values(step.program, compiled)
     assert found.standing_bytes < 64  # Scalars.
     [gradient] = [e for e in step.program.eqns if e.primitive is pool_gradient_p]
     assert found.workspace_bytes[step.program.eqns.index(gradient)] == scratch_bytes(
@@ -106,14 +107,16 @@ def test_other_types_are_left_to_xla(dtype):
         )
     )(x, x[:, ::2, ::2])
     [eqn] = program.jaxpr.eqns
-    assert not is_replaceable(eqn, "cpu")
+    assert not is_replaceable(eqn)
 
 
 def test_other_platforms_keep_theirs():
     step = traced(pooled_step, *pooled_arguments(), donate_argnums=0)
     eqns = [original(eqn) for eqn in step.program.eqns]
-    assert sum(is_replaceable(eqn, "cpu") for eqn in eqns) == 2
-    assert not any(is_replaceable(eqn, p) for eqn in eqns for p in ("gpu", "tpu"))
+    assert sum(is_replaceable(eqn) for eqn in eqns) == 2
+    as_written = dataclasses.replace(step.program, eqns=tuple(eqns))
+    for platform in ("gpu", "tpu"):
+        assert backends.named(platform).prepare(as_written) is as_written
 
 
 def test_over_several_devices_it_is_left_to_xla():

@@ -6,7 +6,7 @@ import pytest
 from models import transformer_problem
 from steps import assert_trees_equal, compiled_graph, run, traced
 
-from coop_jax.backends.cpu.random_bits import kept_in_halves
+from coop_jax import backends
 from coop_jax.emit.rewrite import rewrite
 from coop_jax.emit.segments import cut
 from coop_jax.plan.planner import PlanOptions, unconstrained
@@ -29,11 +29,15 @@ def num_masks(num_layers):
     return 1 + 3 * num_layers
 
 
+def hints(step, platform):
+    return backends.named(platform).fence_hints(step.program, None)
+
+
 def planned(step, platform):
     """Without recomputation, the bits fenced as they are on a platform."""
     graph = compiled_graph(step)
     segments = cut(graph, unconstrained(graph, PlanOptions()), fence_free_inputs=False)
-    return rewrite(graph, segments, halved_bits=kept_in_halves(step.program, platform))
+    return rewrite(graph, segments, hints(step, platform))
 
 
 def test_xla_keeps_one_value_for_every_mask():
@@ -48,11 +52,11 @@ def test_xla_keeps_one_value_for_every_mask():
 
 def test_the_values_are_the_same():
     step, arguments = dropout_step(num_layers=1)
-    assert len(kept_in_halves(step.program, "cpu")) == num_masks(1)
+    assert len(hints(step, "cpu").fenced_alone) == num_masks(1)
     assert_trees_equal(run(planned(step, "cpu"), arguments), run(step.program, arguments))
 
 
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
 def test_elsewhere_the_cipher_is_no_loop(platform):
     step, _ = dropout_step(num_layers=1)
-    assert kept_in_halves(step.program, platform) == frozenset()
+    assert hints(step, platform).fenced_alone == frozenset()

@@ -15,11 +15,12 @@ from steps import (
     traced,
 )
 
-from coop_jax.backends.cpu.pool_gradient import original
+from coop_jax import backends
 from coop_jax.backends.gpu.shared_zeros import shared_zeros
 from coop_jax.emit.rewrite import rewrite
 from coop_jax.emit.segments import cut
 from coop_jax.plan.planner import PlanOptions, plan_pool, unconstrained
+from coop_jax.trace.replacements import original
 from coop_jax.xla import absent_devices
 
 
@@ -38,7 +39,9 @@ def planned(step, platform):
     largest = unconstrained(graph, options).statistics.max_live_bytes
     schedule = plan_pool(graph, int(0.6 * largest), options)
     segments = cut(graph, schedule, fence_free_inputs=False)
-    return rewrite(graph, segments, shared_zeros(step.program, platform))
+    return rewrite(
+        graph, segments, backends.named(platform).fence_hints(step.program, None)
+    )
 
 
 def test_equations_that_would_share_the_zeros_of_a_pooling():
@@ -50,7 +53,7 @@ def test_equations_that_would_share_the_zeros_of_a_pooling():
         if e.primitive.name == "select_and_scatter_add"
     }
     assert len(pooled) == 2
-    found = shared_zeros(step.program, "gpu")
+    found = shared_zeros(step.program)
     assert {eqns[i].primitive.name for i in found} >= {"max", "gt"}
     assert {eqns[i].outvars[0].aval.shape for i in found} == pooled
 
@@ -58,12 +61,13 @@ def test_equations_that_would_share_the_zeros_of_a_pooling():
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 def test_other_platforms_scatter_into_no_array(platform):
     step = as_on_a_gpu()
-    assert shared_zeros(step.program, platform) == frozenset()
+    hints = backends.named(platform).fence_hints(step.program, None)
+    assert hints.shared_zeros == frozenset()
 
 
 def test_without_poolings_there_is_nothing_to_share():
     step = traced(lambda x: jax.grad(lambda x: jax.nn.relu(x).sum())(x), jnp.ones(8))
-    assert shared_zeros(step.program, "gpu") == frozenset()
+    assert shared_zeros(step.program) == frozenset()
 
 
 def test_fenced_zeros_change_no_result():

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from steps import NEEDS_TPU, adam_shapes, adam_step, mlp_arguments, mlp_step, traced
 
+from coop_jax import backends
 from coop_jax.backends.tpu.async_copies import unlisted_of_plans
 from coop_jax.graph import stored_values
 from coop_jax.targets import TPU_ALIGNMENT
@@ -35,5 +36,5 @@ def test_what_is_not_listed_is_a_table_for_each_copy_and_two_for_a_slice(blocks)
     assert 0 <= module.unlisted_bytes - tables_bytes < 0.06 * module.unlisted_bytes
     # Of plans one for each.
     assert module.unlisted_bytes - unlisted_of_plans(module) == slices * TPU_ALIGNMENT
-    found = stored_values.of_compiled(step.program, tagged)
+    found = backends.stored_values(step.program, tagged)
     assert found.more_unlisted_of_plans == -slices * TPU_ALIGNMENT

@@ -11,16 +11,18 @@ from paper.networks.training_step import DONATED, Scale
 from random_programs import random_schedule
 from steps import NEEDS_TPU, TARGET, assert_trees_equal, run, traced
 
+from coop_jax import backends
 from coop_jax.backends.tpu import bf16_storage
 from coop_jax.base import _compat
 from coop_jax.emit.fence import fence_p
-from coop_jax.emit.placements import XlaPlacement
+from coop_jax.emit.hints import FenceHints
 from coop_jax.emit.rewrite import rewrite
 from coop_jax.emit.segments import cut
 from coop_jax.graph import stored_values
 from coop_jax.graph.buffer_to_value import consumers_of
 from coop_jax.graph.step_graph import build_graph
 from coop_jax.plan.planner import plan_pool, planner_options, unconstrained
+from coop_jax.search.placements import XlaPlacement
 from coop_jax.targets import TPU_ALIGNMENT, named
 from coop_jax.trace.costs import aval_bytes
 from coop_jax.trace.program import writes
@@ -52,7 +54,7 @@ def arguments(layers=4, width=6):
 def stored_everywhere(program):
     values = [v for eqn in program.eqns for v in writes(eqn)]
     sizes = {v: aval_bytes(v.aval) for v in values}
-    return stored_values.Materialization(sizes, {}, {}, 0, "rules")
+    return stored_values.StoredValues(sizes, {}, {}, 0, "rules")
 
 
 @hypothesis.given(seed=st.integers(0, 2**16), rate=st.sampled_from([0.05, 0.3, 1.0]))
@@ -66,7 +68,7 @@ def test_what_is_rounded_passes_every_fence_rounded(seed, rate):
         if v.aval.dtype == np.float32 and v not in step.program.outvars
     }
     segments = cut(graph, random_schedule(graph, seed, rate), fence_free_inputs=True)
-    rewritten = rewrite(graph, segments, rounded=values)
+    rewritten = rewrite(graph, segments, FenceHints(narrowed=values))
     jax.extend.core.check_jaxpr(_compat.open_jaxpr(rewritten.to_jaxpr())[0])
     assert_trees_equal(run(rewritten, arguments()), run(step.program, arguments()))
     fences = [eqn for eqn in rewritten.eqns if eqn.primitive is fence_p]
@@ -88,10 +90,10 @@ def test_a_segment_reads_its_own_values_whole():
     schedule = random_schedule(graph, 0, 0.0)
     segments = cut(graph, schedule, fence_free_inputs=True)
     assert len(segments) == 1
-    rewritten = rewrite(graph, segments, rounded=whole)
+    rewritten = rewrite(graph, segments, FenceHints(narrowed=whole))
     assert_trees_equal(run(rewritten, (weights, x)), run(step.program, (weights, x)))
     segments = cut(graph, schedule, fence_free_inputs=True, also_before=range(1, 99))
-    rewritten = rewrite(graph, segments, rounded=whole)
+    rewritten = rewrite(graph, segments, FenceHints(narrowed=whole))
     results = run(rewritten, (weights, x))
     assert any(
         np.any(a != b)
@@ -167,7 +169,7 @@ def test_what_is_read_whole_behind_a_fence_passes_it_whole():
     for boundary, passes_whole in ((summed, True), (summed + 1, False)):
         segments = cut(graph, schedule, fence_free_inputs=True, also_before=[boundary])
         assert len(segments) == 2
-        program = rewrite(graph, segments, rounded={value: frozenset([total])})
+        program = rewrite(graph, segments, FenceHints(narrowed={value: frozenset([total])}))
         [fence] = (eqn for eqn in program.eqns if eqn.primitive is fence_p)
         passed = segments[1].fenced.index(graph.index_of[value])
         assert (fence.invars[passed].aval.dtype == np.float32) == passes_whole
@@ -235,16 +237,16 @@ def test_a_tpu_keeps_them_in_half_the_bytes_from_fence_to_fence():
         network.step, *absent_devices.placed(network.args, device), donate_argnums=DONATED
     )
     tagged = step.compile(stored_values.tag(step.program))
-    stored = stored_values.of_compiled(step.program, tagged)
-    assert stored.rounded
+    stored = backends.stored_values(step.program, tagged)
+    assert stored.narrowed
     graph = build_graph(step.program, stored, named("v5e"))
     options = planner_options("search", TPU_ALIGNMENT)
     room = unconstrained(graph, options).statistics.max_live_bytes
     schedule = plan_pool(graph, room // 2, options)
 
     def temporaries(values):
-        placement = XlaPlacement(step.program, "tpu", rounded=values)
+        placement = XlaPlacement(backends.named("tpu"), FenceHints(narrowed=values))
         compiled = step.compile(placement.realize(graph, schedule).program)
         return compiled.figures.temp_size_in_bytes
 
-    assert temporaries(stored.rounded) < 0.95 * temporaries({})
+    assert temporaries(stored.narrowed) < 0.95 * temporaries({})

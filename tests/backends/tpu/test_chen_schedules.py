@@ -9,13 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from random_programs import random_function, random_materialization
-from steps import assert_trees_equal, compiled_graph, mlp_arguments, run, traced
+from steps import (
+    assert_trees_equal,
+    compiled_graph,
+    mlp_arguments,
+    run,
+    traced,
+    xla_placement,
+)
 
 from coop_jax import _ext
 from coop_jax.backends.tpu import chen_schedules
 from coop_jax.backends.tpu.chen_schedules import layered_schedules
 from coop_jax.backends.tpu.list_schedule import in_free_order
-from coop_jax.emit.placements import XlaPlacement
 from coop_jax.emit.segments import counts_without_guards, cut
 from coop_jax.graph.step_graph import build_graph
 from coop_jax.plan.live_ranges import Lifetimes, Version, lifetimes
@@ -94,7 +100,7 @@ def test_layered_plans_are_valid_and_keep_every_value(seed):
     expected = run(step.program, arguments)
     for schedule in layered_schedules(graph, 64)[::4]:
         assert _ext.validate(graph.core, with_addresses(graph, schedule)) == []
-        placement = XlaPlacement(step.program, "cpu")
+        placement = xla_placement(step.program, "cpu")
         program = placement.realize(graph, schedule, is_guarded=False).program
         assert_trees_equal(run(program, arguments), expected)
 
@@ -127,7 +133,7 @@ def test_what_is_overwritten_is_not_read_again(made):
             inputs = graph.operations[execution.operation].inputs
             assert overwritten.isdisjoint(inputs)
             overwritten.update(graph.overwritten_by.get(execution.operation, ()))
-        placement = XlaPlacement(step.program, "cpu")
+        placement = xla_placement(step.program, "cpu")
         program = placement.realize(graph, schedule, is_guarded=False).program
         assert_trees_equal(run(program, arguments), expected)
 

@@ -1,27 +1,38 @@
-"""What XLA is told of every version of a step, and that the user has the last word."""
+"""Compiler options of every version of a step; those of the user take precedence."""
 
 import jax
 import jax.numpy as jnp
+import pytest
 from steps import NEEDS_TPU, mlp_arguments, mlp_step, traced
 
-from coop_jax.backends.tpu.compiler_options import compiler_options
+from coop_jax import backends
+from coop_jax.compile import traced_step
 from coop_jax.xla import absent_devices
 from coop_jax.xla.memory_figures import memory_figures
 
 PACKS_ONCE = "xla_tpu_buffer_assignment_enable_fast_merge_fallback"
 
 
-def test_tpus_are_told_to_pack_well():
-    assert compiler_options("tpu", None) == {PACKS_ONCE: False}
-    assert compiler_options("tpu", {"a": 1}) == {PACKS_ONCE: False, "a": 1}
-    assert compiler_options("tpu", {PACKS_ONCE: True}) == {PACKS_ONCE: True}
+def options_of_a_step(monkeypatch, platform, given):
+    backend = backends.named(platform)
+    monkeypatch.setattr(traced_step, "backend_of", lambda device: backend)
+    step = traced(mlp_step, *mlp_arguments(), compiler_options=given)
+    return step.jit_options.get("compiler_options")
 
 
-def test_nothing_is_told_elsewhere():
-    assert compiler_options("cpu", None) == compiler_options("gpu", {}) == {}
-    assert compiler_options("cpu", {"a": 1}) == {"a": 1}
-    step = traced(mlp_step, *mlp_arguments())
-    assert step.jit_options.get("compiler_options") is None
+def test_tpus_pack_well_unless_the_user_says_otherwise(monkeypatch):
+    def options(given):
+        return options_of_a_step(monkeypatch, "tpu", given)
+
+    assert options(None) == {PACKS_ONCE: False}
+    assert options({"a": 1}) == {PACKS_ONCE: False, "a": 1}
+    assert options({PACKS_ONCE: True}) == {PACKS_ONCE: True}
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "unknown"])
+def test_elsewhere_there_are_none_but_the_users(monkeypatch, platform):
+    assert options_of_a_step(monkeypatch, platform, None) is None
+    assert options_of_a_step(monkeypatch, platform, {"a": 1}) == {"a": 1}
 
 
 def growing(x, y):

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from steps import TARGET, compiled_graph, mlp_arguments, mlp_step, traced
+from steps import TARGET, compiled_graph, mlp_arguments, mlp_step, traced, xla_placement
 
+from coop_jax import backends
 from coop_jax.backends.tpu import heap, pool_sweep
 from coop_jax.backends.tpu.chen_schedules import layered_schedules
-from coop_jax.emit.placements import XlaPlacement
 from coop_jax.graph import stored_values
 from coop_jax.graph.step_graph import build_graph
 from coop_jax.plan.live_ranges import lifetimes
@@ -114,7 +114,7 @@ def scanned_search(made, missed_by=None):
         missed_by: bytes by whether there are guards, in place of XLA's figure.
     """
     step, graph, figures = made
-    placement = XlaPlacement(step.program, "cpu")
+    placement = xla_placement(step.program, "cpu")
     compiled, guarded = [], []
 
     def compile_plan(graph, schedule, *, is_guarded):
@@ -219,11 +219,10 @@ def test_layered_plans_have_no_guards(made, monkeypatch):
     assert not any(guarded)
 
 
-def test_only_tpus_are_searched_so(made):
-    program = made[0].program
-    assert XlaPlacement(program, "tpu").has_near_memory
-    assert not XlaPlacement(program, "cpu").has_near_memory
-    assert not XlaPlacement(program, "gpu").has_near_memory
+def test_only_tpus_are_searched_so():
+    assert backends.named("tpu").has_second_memory
+    assert not backends.named("cpu").has_second_memory
+    assert not backends.named("gpu").has_second_memory
 
 
 def cross_entropy_step(weights, x, labels):
@@ -244,7 +243,7 @@ def test_the_gradient_of_a_cross_entropy_is_no_tensor_on_a_tpu():
     )
     step = traced(cross_entropy_step, *arguments)
     compiled = step.compile(stored_values.tag(step.program))
-    stored = stored_values.of_compiled(step.program, compiled)
+    stored = backends.stored_values(step.program, compiled)
     logits = [v for v in stored.stored_bytes if v.aval.shape == (64, 1000)]
     only = dataclasses.replace(
         stored,

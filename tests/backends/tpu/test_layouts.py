@@ -4,23 +4,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from steps import NEEDS_TPU, adam_shapes, adam_step, mlp_arguments, mlp_step, traced
+from steps import (
+    NEEDS_TPU,
+    adam_shapes,
+    adam_step,
+    mlp_arguments,
+    mlp_step,
+    traced,
+    xla_placement,
+)
 
+from coop_jax import backends
 from coop_jax.emit.fence import fence_p
-from coop_jax.emit.placements import XlaPlacement
 from coop_jax.graph import stored_values
 from coop_jax.graph.step_graph import build_graph
 from coop_jax.plan.planner import planner_options, smallest_pool
 from coop_jax.targets import TPU_ALIGNMENT, named
 from coop_jax.xla import absent_devices
-from coop_jax.xla.buffer_assignment import read_stored_module
 from coop_jax.xla.hlo_module import read_module
 
 
 def layouts_of(step):
     compiled = step.compile(stored_values.tag(step.program))
-    module = read_stored_module(compiled)
-    return stored_values.from_compiled(step.program, module).layouts
+    return backends.named("tpu").stored_values(step.program, compiled).layouts
 
 
 def test_results_have_one_each():
@@ -62,25 +68,24 @@ def test_kernels_and_images_of_convolutions_are_left_to_xla():
     assert {len(v.aval.shape) for v in found} == {2}
 
 
-def test_fences_tell_the_order_of_whatever_passes():
+def test_fences_keep_the_order_of_whatever_passes():
     step = traced(adam_step, *adam_shapes(blocks=4, batch=64, width=8))
-    stored = stored_values.from_compiled(
-        step.program, read_stored_module(step.compile(stored_values.tag(step.program)))
-    )
+    compiled = step.compile(stored_values.tag(step.program))
+    stored = backends.named("tpu").stored_values(step.program, compiled)
     graph = build_graph(step.program, stored, named("v5e"))
     schedule = smallest_pool(graph, planner_options("search", TPU_ALIGNMENT)).schedule
-    placement = XlaPlacement(step.program, "tpu", stored.layouts)
+    placement = xla_placement(step.program, "tpu", stored)
     program = placement.realize(graph, schedule).program
-    told = [
+    kept = [
         (v.aval.shape, order)
         for eqn in program.eqns
         if eqn.primitive is fence_p
         for v, order in zip(eqn.invars, eqn.params["layouts"], strict=False)
         if order is not None
     ]
-    assert all(sorted(order) == list(range(len(shape))) for shape, order in told)
+    assert all(sorted(order) == list(range(len(shape))) for shape, order in kept)
     results = {v.aval.shape for v in program.outvars}
-    assert {shape for shape, _ in told} - results, "activations"
+    assert {shape for shape, _ in kept} - results, "activations"
 
 
 @pytest.mark.parametrize(("platform", "constraints"), [("tpu", 1), ("cuda", 0), ("cpu", 4)])
@@ -115,11 +120,11 @@ def test_results_do_not_wait_to_be_copied():
     shapes = absent_devices.placed(adam_shapes(), device)
     step = traced(adam_step, *shapes, donate_argnums=(0, 1))
     tagged = step.compile(stored_values.tag(step.program))
-    stored = stored_values.of_compiled(step.program, tagged)
+    stored = backends.stored_values(step.program, tagged)
     assert stored.layouts
     graph = build_graph(step.program, stored, named("v5e"), early=True)
     schedule = smallest_pool(graph, planner_options("search", TPU_ALIGNMENT)).schedule
-    placement = XlaPlacement(step.program, "tpu", stored.layouts)
+    placement = xla_placement(step.program, "tpu", stored)
     compiled = step.compile(placement.realize(graph, schedule).program)
     module = read_module(compiled.module)
     order = module.sequences[module.entry]

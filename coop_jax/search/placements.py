@@ -1,34 +1,26 @@
 """Placements: a schedule as a program, and the bytes XLA is expected to need for it.
 
-The placement decides what stands between two segments (DESIGN, section 5): fences, where
-XLA lays all tensors out itself, or exchanges with an arena.
+The placement decides what stands between two segments: fences, where XLA lays all tensors
+out itself, or exchanges with an arena.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from coop_jax.arena.layout import ArenaPlan, plan_arena
-from coop_jax.backends.cpu.random_bits import kept_in_halves
-from coop_jax.backends.gpu.shared_zeros import shared_zeros
-from coop_jax.backends.tpu.bf16_storage import Rounded
-from coop_jax.backends.tpu.heap import expected_heap
-from coop_jax.backends.tpu.layouts import Order
-from coop_jax.emit.fence import input_copies_are_free
+from coop_jax.arena.writer import rewrite_with_arena
+from coop_jax.backends.backend import Backend
+from coop_jax.emit.hints import FenceHints
 from coop_jax.emit.rewrite import rewrite
 from coop_jax.emit.segments import Segment, cut
 from coop_jax.graph.step_graph import StepGraph
-from coop_jax.plan import planner
 from coop_jax.plan.planner import PlanOptions, Schedule
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program
 
 PLACEMENTS = ("xla", "arena")
-# Of JAX's platforms, those that have the arena's custom calls.
-_WITH_ARENA = frozenset(("cpu", "gpu", "cuda"))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,36 +36,19 @@ class XlaPlacement:
     """XLA's buffer assignment lays the tensors out.
 
     Arguments:
-        program: the step.
-        platform: JAX's name of the platform that the step is compiled for.
-        layouts: that fences keep, by variable (`backends.tpu.layouts`).
-        rounded: values that are kept in half precision (`backends.tpu.bf16_storage`).
-
-    Attributes:
-        has_near_memory: whether XLA places buffers as XLA:TPU does (`backends.tpu.heap`).
+        backend: that the step is compiled by.
+        hints: what it wants of the fences (`Backend.fence_hints`).
     """
 
-    def __init__(
-        self,
-        program: Program,
-        platform: str,
-        layouts: Mapping[Any, Order] = MappingProxyType({}),
-        rounded: Rounded = MappingProxyType({}),
-    ) -> None:
-        self._fence_free_inputs = input_copies_are_free(platform)
-        self.has_near_memory = platform == "tpu"
-        self._layouts = layouts
-        self._rounded = rounded
-        self._shared_zeros = shared_zeros(program, platform)
-        self._halved_bits = kept_in_halves(program, platform)
+    def __init__(self, backend: Backend, hints: FenceHints) -> None:
+        self.backend = backend
+        self._hints = hints
 
     def expected_bytes(
         self, graph: StepGraph, schedule: Schedule, options: PlanOptions
     ) -> int:
         """Temporaries that the compiled step is expected to need."""
-        if self.has_near_memory:
-            return expected_heap(graph, schedule).bytes
-        return planner.expected_bytes(graph, schedule, options)
+        return self.backend.expected_bytes(graph, schedule, options)
 
     def realize(
         self, graph: StepGraph, schedule: Schedule, *, is_guarded: bool = True
@@ -82,37 +57,38 @@ class XlaPlacement:
         segments = cut(
             graph,
             schedule,
-            fence_free_inputs=self._fence_free_inputs,
+            fence_free_inputs=self.backend.inputs_pass_fences_free,
             is_guarded=is_guarded,
         )
-        program = rewrite(
-            graph,
-            segments,
-            self._shared_zeros,
-            self._halved_bits,
-            self._layouts,
-            self._rounded,
-        )
-        return Realization(segments, program)
+        return Realization(segments, rewrite(graph, segments, self._hints))
 
 
 class ArenaPlacement(XlaPlacement):
     """Values that wait long lie in an arena, at the plan's offsets.
 
     Arguments:
+        platform: JAX's name of the platform, for the error.
         target: whose bandwidth says what an exchange takes.
         books: where checked exchanges keep their books; None: they are not checked.
+
+    Raises:
+        ValueError: if the backend has no arena.
     """
 
     def __init__(
-        self, program: Program, platform: str, target: Target, books: int | None
+        self,
+        backend: Backend,
+        hints: FenceHints,
+        platform: str,
+        target: Target,
+        books: int | None,
     ) -> None:
-        if platform not in _WITH_ARENA:
+        if not backend.has_arena:
             raise ValueError(
                 '`remat_train_step(placement="arena")` works on CPU and NVIDIA GPUs. Got '
                 f'a step for {platform!r}: use `placement="xla"` there.'
             )
-        super().__init__(program, platform)
+        super().__init__(backend, hints)
         self._target = target
         self._books = books
         # Of the plan asked for last: it is asked for its bytes, then for its program.
@@ -128,14 +104,7 @@ class ArenaPlacement(XlaPlacement):
         self, graph: StepGraph, schedule: Schedule, *, is_guarded: bool = True
     ) -> Realization:
         segments, arena = self._planned(graph, schedule)
-        program = rewrite(
-            graph,
-            segments,
-            self._shared_zeros,
-            self._halved_bits,
-            arena=arena,
-            books=self._books,
-        )
+        program = rewrite_with_arena(graph, segments, self._hints, arena, self._books)
         return Realization(segments, program, arena)
 
     def _planned(
@@ -143,7 +112,10 @@ class ArenaPlacement(XlaPlacement):
     ) -> tuple[list[Segment], ArenaPlan]:
         if self._last is None or self._last[0] is not schedule:
             segments, arena = plan_arena(
-                graph, schedule, self._target, fence_free_inputs=self._fence_free_inputs
+                graph,
+                schedule,
+                self._target,
+                fence_free_inputs=self.backend.inputs_pass_fences_free,
             )
             self._last = schedule, segments, arena
         return self._last[1], self._last[2]

@@ -1,0 +1,120 @@
+"""Backend: what differs between XLA:CPU, XLA:GPU and XLA:TPU, as one small interface.
+
+The defaults are those of a backend without any peculiarity; `backends.cpu`, `backends.gpu`
+and `backends.tpu` override what their XLA does otherwise. No other module compares names of
+platforms (but for the tables of `coop_jax.targets`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from coop_jax.base import _compat
+from coop_jax.emit.hints import NO_HINTS, FenceHints
+from coop_jax.graph.attribution import Attribution
+from coop_jax.graph.step_graph import StepGraph, build_graph
+from coop_jax.graph.stored_values import StoredValues, from_rules
+from coop_jax.plan import planner
+from coop_jax.plan.planner import PlanOptions, unconstrained
+from coop_jax.targets import Target
+from coop_jax.trace.program import Program
+from coop_jax.xla.buffer_assignment import read_stored_module
+
+
+class Backend:
+    """One backend of XLA.
+
+    Attributes:
+        compiler_options: of every version of a step; those of the user take precedence.
+        checkpoint_options: compiler options without which XLA undoes `jax.checkpoint`.
+        inputs_pass_fences_free: whether an input that is not donated passes a fence
+            without being copied.
+        has_arena: whether the arena's custom calls exist for it.
+        has_second_memory: whether XLA moves values to a memory on the chip. What a
+            schedule needs is then not what it keeps alive, and schedules of many sizes
+            are compared (`search.sweep_search`).
+    """
+
+    compiler_options: Mapping[str, Any] = MappingProxyType({})
+    checkpoint_options: Mapping[str, Any] = MappingProxyType({})
+    inputs_pass_fences_free = True
+    has_arena = False
+    has_second_memory = False
+
+    def prepare(self, program: Program) -> Program:
+        """The program with equations that this backend evaluates otherwise replaced."""
+        return program
+
+    def compile(
+        self,
+        lowered: Any,
+        device: Any,
+        jit_options: Mapping[str, Any],
+        options: Mapping[str, Any],
+    ) -> Any:
+        """Compile a `jax.stages.Lowered` for one device.
+
+        Arguments:
+            jit_options: compiler options that it was jitted with.
+            options: compiler options beyond those.
+        """
+        del device, jit_options
+        # Without options of its own, `jax.jit` later runs this very executable.
+        return lowered.compile(dict(options) or None)
+
+    def stored_values(self, program: Program, compiled: Any) -> StoredValues:
+        """What XLA stores of a program whose tagged form was compiled; by rules where the
+        platform does not publish its optimized module."""
+        attribution = self._attribution(program, compiled)
+        if attribution is None:
+            return from_rules(program)
+        return self._read(attribution)
+
+    def fence_hints(self, program: Program, stored: StoredValues | None) -> FenceHints:
+        """What fences of the program have to do here beside what the schedule says.
+
+        Arguments:
+            stored: what XLA stores; None where nothing was compiled.
+        """
+        del program, stored
+        return NO_HINTS
+
+    def expected_bytes(self, graph: StepGraph, schedule: Any, options: PlanOptions) -> int:
+        """Temporaries that XLA is expected to need for a schedule with fences."""
+        return planner.expected_bytes(graph, schedule, options)
+
+    def expected_bytes_as_written(
+        self,
+        program: Program,
+        stored: StoredValues,
+        target: Target,
+        options: PlanOptions,
+        compiled: Any,
+    ) -> int:
+        """Temporaries that XLA is expected to need for the step as written.
+
+        Without fences, what XLA makes early takes its bytes for much of the step.
+
+        Arguments:
+            compiled: the tagged step; None where XLA refuses to compile it.
+        """
+        del compiled
+        graph = build_graph(program, stored.without_early(), target)
+        schedule = unconstrained(graph, options)
+        early_bytes = sum(stored.early_bytes.values())
+        return early_bytes + self.expected_bytes(graph, schedule, options)
+
+    def _read(self, attribution: Attribution) -> StoredValues:
+        return attribution.stored_values()
+
+    def _attribution(
+        self, program: Program, compiled: Any, *, constants_stand: bool = False
+    ) -> Attribution | None:
+        module = read_stored_module(compiled)
+        if module is None:
+            return None
+        shardings = _compat.input_shardings(compiled)
+        num_partitions = max((len(s.device_set) for s in shardings), default=1)
+        return Attribution(program, module, num_partitions, constants_stand=constants_stand)

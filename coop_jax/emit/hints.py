@@ -1,0 +1,33 @@
+"""Hints: what a backend wants of the fences of a step, beside what the schedule says."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from coop_jax.graph.stored_values import Narrowed
+from coop_jax.xla.shapes import Order
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FenceHints:
+    """What differs between backends at a fence, and is known before the schedule is.
+
+    Attributes:
+        shared_zeros: equations whose scalar zeros pass the fence of their segment
+            (`backends.gpu.shared_zeros`), by index.
+        fenced_alone: equations whose results pass a fence of their own as soon as they
+            are made (`backends.cpu.random_bits`), by index.
+        layouts: of values, that fences have to keep (`backends.tpu.layouts`), by variable.
+        narrowed: values that are kept in half precision from one segment to the next
+            (`backends.tpu.bf16_storage`).
+    """
+
+    shared_zeros: frozenset[int] = frozenset()
+    fenced_alone: frozenset[int] = frozenset()
+    layouts: Mapping[Any, Order] = dataclasses.field(default_factory=dict)
+    narrowed: Narrowed = dataclasses.field(default_factory=dict)
+
+
+NO_HINTS = FenceHints()

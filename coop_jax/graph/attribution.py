@@ -1,0 +1,269 @@
+"""Attribution: the buffers of a compiled step to the values and equations they belong to.
+
+The tagged program carries the number of every equation as a name scope. So the buffers
+that XLA assigned say, by the names of their instructions, which equation they belong to. A
+buffer is the value of an equation, its scratch, or of no equation at all; what lasts for
+much of the step is counted apart.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from coop_jax.graph.buffer_to_value import consumers_of, stored_value
+from coop_jax.graph.scatter_add import accumulations
+from coop_jax.graph.stored_values import SCOPE, InPlace, StoredValues
+from coop_jax.graph.unattributed_buffers import readers_of_unnamed, standing_buffers
+from coop_jax.trace.costs import aval_bytes
+from coop_jax.trace.program import Program, writes
+from coop_jax.trace.replacements import replacement_of
+from coop_jax.xla.buffer_assignment import StoredModule
+from coop_jax.xla.buffers_from_schedule import StoredBuffer
+from coop_jax.xla.hlo_module import Instruction
+
+_LIFETIME = operator.attrgetter("lifetime")
+# A buffer of no equation that is kept for this part of the schedule is taken for lasting.
+_LASTING = 4
+_SCOPE_PATTERN = re.compile(rf"(?:^|/){SCOPE}(\d+)(?:/|$)")
+
+
+class Attribution:
+    """The buffers of a module, attributed.
+
+    Arguments:
+        program: as it was before it was tagged.
+        module: what its tagged form was compiled to.
+        num_partitions: devices that the program is partitioned over.
+        constants_stand: arrays that depend on no argument are kept from the beginning of
+            the step, whatever fences it has, as XLA:CPU does.
+
+    Attributes:
+        consumers: the equations that read a value, by variable.
+        kept: the buffer of every stored value; of several the one that is kept longest.
+        value_sizes: of all of them (`buffers_from_schedule.StoredBuffer`).
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        module: StoredModule,
+        num_partitions: int = 1,
+        *,
+        constants_stand: bool = False,
+    ) -> None:
+        self.program = program
+        self.module = module
+        self.num_partitions = num_partitions
+        self.consumers = consumers_of(program)
+        self.kept: dict[Any, StoredBuffer] = {}
+        self.value_sizes: dict[Any, list[tuple[int, ...]]] = defaultdict(list)
+        self._inside = _instructions_by_computation(module)
+        self._when = {number: at for at, number in enumerate(module.schedule)}
+        self._sums = accumulations(program)
+        self._replaced = {
+            eqn.outvars[0]: index
+            for index, eqn in enumerate(program.eqns)
+            if replacement_of(eqn) is not None
+        }
+        self._filled = {
+            aval_bytes(eqn.outvars[0].aval): index
+            for index, eqn in enumerate(program.eqns)
+            if fills_an_array(eqn)
+        }
+        self._stored: dict[Any, int] = {}
+        self._workspace: dict[int, int] = defaultdict(int)
+        self._position: dict[Any, int] = {}
+        self._started: dict[int, int] = {}  # By equation: its first result of another size.
+        self._early: dict[int, int] = defaultdict(int)
+        self._nested: dict[int, int] = defaultdict(int)  # By computation.
+        self._unnamed: list[StoredBuffer] = []
+        self._unmapped = self._lasting = self._standing = 0
+        late = len(program.eqns) // _LASTING
+        standing = (
+            standing_buffers(module, equation_of, late) if constants_stand else frozenset()
+        )
+        for buffer in module.buffers:
+            self._attribute(buffer, standing)
+        for index in self._replaced.values():
+            eqn = program.eqns[index]
+            replacement = replacement_of(eqn)
+            assert replacement is not None
+            self._workspace[index] = replacement.scratch_bytes(eqn)
+        self._attribute_to_readers()
+        self._start_reductions()
+        self._add_nested()
+
+    def stored_values(self, in_place: InPlace = "elementwise") -> StoredValues:
+        """What XLA stores of the program, as far as it is the same on every backend."""
+        return StoredValues(
+            self._stored,
+            dict(self._workspace),
+            self._position,
+            self._unmapped,
+            "compiled",
+            self.num_partitions,
+            in_place,
+            unlisted_bytes=self.module.unlisted_bytes + self._lasting,
+            early_bytes=dict(self._early),
+            standing_bytes=self._standing,
+        )
+
+    def fused_equations(self) -> list[set[int]]:
+        """The equations inside of every fusion."""
+        return [
+            self._equations_inside(fusion.called)
+            for fusion in self._inside[self.module.entry]
+            if fusion.opcode == "fusion"
+        ]
+
+    def _attribute(self, buffer: StoredBuffer, standing: frozenset[int]) -> None:
+        instruction = self.module.instructions[buffer.instruction]
+        if buffer.kind == "other" or instruction.opcode == "parameter":
+            return
+        if instruction.computation != self.module.entry:
+            self._nested[instruction.computation] += buffer.size_bytes
+            return
+        if buffer.instruction in standing:
+            self._standing += buffer.size_bytes
+            return
+        named, fused, is_constant = self._equations_at(buffer)
+        value = stored_value(
+            self.program, self.consumers, buffer, named, fused, self.num_partitions
+        )
+        while value in self._sums:
+            value = self._sums[value][0]
+        at = self._when.get(buffer.instruction)
+        if value is not None and at is not None:
+            # The indices of a pooling's gradient have its size, and are made first.
+            first = max if value in self._replaced else min
+            self._position[value] = first(self._position.get(value, at), at)
+        if buffer.kind == "argument":
+            return  # A result that takes over an argument: no memory of its own.
+        if value is not None:
+            self._store(value, buffer)
+        elif named:
+            self._workspace[named[0]] = max(self._workspace[named[0]], buffer.size_bytes)
+            if at is not None:
+                self._started[named[0]] = min(self._started.get(named[0], at), at)
+        elif is_constant:
+            self._attribute_constant(buffer)
+        else:
+            self._unnamed.append(buffer)
+
+    def _store(self, value: Any, buffer: StoredBuffer) -> None:
+        size_bytes = max(buffer.size_bytes, buffer.near_bytes)
+        self._stored[value] = max(self._stored.get(value, 0), size_bytes)
+        self.kept[value] = max(self.kept.get(value, buffer), buffer, key=_LIFETIME)
+        self.value_sizes[value].append(buffer.value_sizes)
+
+    def _is_lasting(self, buffer: StoredBuffer) -> bool:
+        return buffer.lifetime > len(self.module.schedule) // _LASTING
+
+    def _attribute_constant(self, buffer: StoredBuffer) -> None:
+        self._unmapped += buffer.size_bytes
+        if not self._is_lasting(buffer):
+            return
+        # Fences part the zeros of several equations: `backends.gpu.shared_zeros`.
+        if buffer.size_bytes in self._filled:
+            self._early[self._filled[buffer.size_bytes]] += buffer.size_bytes
+        else:
+            self._lasting += buffer.size_bytes
+
+    def _attribute_to_readers(self) -> None:
+        """Buffers without a name are scratch of the equations that read them."""
+        unnamed = readers_of_unnamed(self.module, self._unnamed, equation_of)
+        for index, scratch in unnamed.scratch_bytes.items():
+            self._workspace[index] += scratch
+        for buffer, reader in zip(self._unnamed, unnamed.reader, strict=True):
+            is_lasting = self._is_lasting(buffer)
+            if reader < 0:
+                self._unmapped += buffer.size_bytes
+                self._lasting += buffer.size_bytes * is_lasting
+            elif is_lasting:
+                self._early[reader] += buffer.size_bytes
+
+    def _start_reductions(self) -> None:
+        """XLA:GPU reduces in two steps. The first reads the operand as soon as it exists;
+        the second makes the value, much later."""
+        for index, at in self._started.items():
+            eqn = self.program.eqns[index] if index < len(self.program.eqns) else None
+            if eqn is not None and eqn.primitive.name.startswith("reduce_"):
+                for v in writes(eqn):
+                    if v in self._position:
+                        self._position[v] = min(self._position[v], at)
+
+    def _add_nested(self) -> None:
+        """Bodies of loops and branches are scratch of the equation that runs them."""
+        for instruction in self._inside[self.module.entry]:
+            called = self._closure(instruction.called)
+            scratch = sum(self._nested[computation] for computation in called)
+            equation = equation_of(instruction)
+            if scratch and equation is not None:
+                self._workspace[equation] += scratch
+
+    def _equations_at(self, buffer: StoredBuffer) -> tuple[list[int], set[int], bool]:
+        """The equations whose names a buffer's instruction carries, likeliest first, those
+        inside of it, and whether the buffer is a constant's, which is of no equation."""
+        instruction = self.module.instructions[buffer.instruction]
+        names = [instruction]
+        if instruction.called:
+            root = self._result(instruction.called[0], buffer.shape_index)
+            if root is not None:
+                names.insert(0 if buffer.shape_index else 1, root)
+        if names[0].opcode == "broadcast" and not names[0].op_name:
+            return [], set(), True
+        named = [i for i in map(equation_of, names) if i is not None]
+        return named, self._equations_inside(instruction.called), False
+
+    def _equations_inside(self, called: Iterable[int]) -> set[int]:
+        return {
+            equation
+            for computation in self._closure(called)
+            for instruction in self._inside[computation]
+            if (equation := equation_of(instruction)) is not None
+        }
+
+    def _closure(self, called: Iterable[int]) -> list[int]:
+        """All computations reached from `called`."""
+        reached: dict[int, None] = {}
+        todo = list(called)
+        while todo:
+            computation = todo.pop()
+            if computation in reached:
+                continue
+            reached[computation] = None
+            for instruction in self._inside[computation]:
+                todo += instruction.called
+        return list(reached)
+
+    def _result(self, computation: int, shape_index: tuple[int, ...]) -> Instruction | None:
+        """The instruction that computes one result of a computation."""
+        instructions = self.module.instructions
+        root = instructions.get(self.module.roots.get(computation, -1))
+        for index in shape_index:
+            if root is None or root.opcode != "tuple":
+                return None
+            root = instructions.get(root.operands[index])
+        return root
+
+
+def equation_of(instruction: Instruction) -> int | None:
+    """The number of the equation whose scope an instruction carries."""
+    found = _SCOPE_PATTERN.search(instruction.op_name)
+    return int(found.group(1)) if found else None
+
+
+def fills_an_array(eqn: Any) -> bool:
+    """Does XLA:GPU scatter its result into an array of zeros?"""
+    return eqn.primitive.name == "select_and_scatter_add"
+
+
+def _instructions_by_computation(module: StoredModule) -> dict[int, list[Instruction]]:
+    inside: dict[int, list[Instruction]] = defaultdict(list)
+    for instruction in module.instructions.values():
+        inside[instruction.computation].append(instruction)
+    return inside
