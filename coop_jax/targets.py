@@ -53,7 +53,11 @@ HEAP_ALIGNMENT = 64
 
 
 def heap_alignment_bytes(device: Any) -> int:
-    """What XLA aligns the offsets of temporaries to, for a device of JAX's."""
+    """Bytes that XLA aligns the offsets of temporaries to.
+
+    Arguments:
+        device: a JAX device, present or absent.
+    """
     return TPU_ALIGNMENT if device.platform == "tpu" else HEAP_ALIGNMENT
 
 

@@ -79,13 +79,13 @@ def remat_train_step(
         placement: where planned tensors live. `"xla"`: XLA lays them out. `"arena"`, on
             one CPU or NVIDIA GPU: those with long idle intervals lie in one contiguous
             buffer, at the plan's offsets, from being stored to being brought back by a
-            custom call. The buffer is allocated at the first call and kept for the later ones
-            (`release_arenas()` gives it back).
+            custom call. The buffer is allocated at the first call and kept for the later
+            ones (`release_arenas()` gives it back).
             Under an outer transformation it is `"xla"` all the same.
-        arena_debug: checked mode: each of these calls compares the bytes that it brings back
-            with those that were stored, fills free memory with a pattern, and fails naming
-            tensor, offset and boundary; `arena_stats()` has the copies. Default: the
-            environment variable `COOP_JAX_ARENA_DEBUG`.
+        arena_debug: checked mode: each of these calls compares the bytes that it brings
+            back with those that were stored, fills free memory with a pattern, and fails
+            naming tensor, offset and boundary; `arena_stats()` has the copies. Default:
+            the environment variable `COOP_JAX_ARENA_DEBUG`.
         in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums,
             donate_argnames, keep_unused, compiler_options: as in `jax.jit`.
         verbose: print a line to stderr for every compilation, and the plan.
