@@ -69,7 +69,7 @@ class DtrLog:
 
 
 def read_dtr_log(source: str | os.PathLike[str] | Iterable[str]) -> DtrLog:
-    """Reads a log from a path or from its lines; the module describes what it means.
+    """Reads a log from a path or from its lines; the module's docstring has the format.
 
     Arguments:
         source: a path, or the lines as strings. A file is UTF-8, without a byte order

@@ -1,7 +1,7 @@
 """Planning: graphs without JAX, planned, validated and measured.
 
-A trace recorded anywhere can be planned: say which operations ran, how long each took,
-and which tensors they read and made.
+A trace recorded anywhere can be planned, from its operations, the seconds of each, and the
+tensors that they read and made.
 
     graph, names = named_graph(
         {"x": {"bytes": 4 << 20, "pinned": True}, "y": {"bytes": 8 << 20}, ...},
@@ -12,9 +12,8 @@ and which tensors they read and made.
 
 `Graph` is the same from plain arrays; its docstring describes them.
 
-A planner means here what it means for `remat_train_step`, and `"search"` is the default.
-But here the plan places the tensors, at addresses in one pool: `PlanOptions` says what that
-makes of the fields that are left out.
+Planners are those of `remat_train_step`, and `"search"` is the default. But here the plan
+places the tensors, at addresses in one pool: `PlanOptions` has the defaults for that.
 """
 
 from __future__ import annotations
@@ -44,7 +43,8 @@ class InfeasiblePoolError(ValueError):
     """No schedule was found in a pool.
 
     Attributes:
-        failure: what the planner could not place, and when.
+        failure: the block that the planner could not place, and the operation that asked
+            for it; None where even a pool with room for everything fails.
     """
 
     def __init__(self, message: str, failure: PlanFailure | None) -> None:
@@ -54,10 +54,10 @@ class InfeasiblePoolError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Metrics:
-    """What a schedule costs, in the terms of the Coop paper's experiment.
+    """Costs of a schedule, in the terms of the Coop paper's experiment.
 
     Attributes:
-        pool_bytes: the budget: the pool's size.
+        pool_bytes: the budget, which is the pool's size.
         memory_ratio: the budget over `reference_bytes`, the budget at which nothing needs
             to be evicted (not over the peak that was used).
         compute_overhead: seconds of every operation run, recomputations included, over
@@ -66,15 +66,15 @@ class Metrics:
         eager_evictions: tensors freed because the program let go of them, though they
             can be recomputed.
         recomputations: operations run again.
-        searches: allocations for which the free memory did not do.
-        search_seconds: searching and evicting in all of them; varies from run to run.
+        searches: number of allocations for which the free memory did not suffice.
+        search_seconds: of searching and evicting in all of them; varies from run to run.
         pieces_examined: evictable tensors whose cost was computed, in all searches: the
             latency without the machine.
         fragmentation: mean over the searches of free bytes over pool bytes, right after
             the room was found and before it is taken. The definition of the authors'
             merged code; never below the share of the block itself.
-        fragmentation_block_used: the same with that block counted as used: what is
-            left lying about. The definition of the authors' first code.
+        fragmentation_block_used: the same with that block counted as used. The definition
+            of the authors' first code.
         peak_bytes: the highest end address in use.
         max_live_bytes: the most bytes in use while an operation runs.
     """
@@ -103,9 +103,9 @@ def metrics(schedule: Schedule, reference_bytes: int) -> Metrics:
             `unconstrained`, the same for all methods that are compared.
 
     Raises:
-        TypeError: `schedule` is none, or the bytes are no int.
-        ValueError: the bytes are not positive, or the schedule was made from arrays: what
-            it costs is not known.
+        TypeError: `schedule` is not a `Schedule`, or the bytes are not an int.
+        ValueError: the bytes are not positive, or the schedule was made from arrays and has
+            no known costs.
     """
     _check_schedule("metrics", schedule)
     if not schedule.has_statistics:
@@ -143,14 +143,14 @@ def plan_graph(
     policy: str | PlanOptions = DEFAULT_PLANNER,
     **options: Any,
 ) -> Schedule:
-    """A validated schedule of `graph` in a pool of `pool_bytes`.
+    """Plan a graph: a validated schedule in a pool of `pool_bytes`.
 
     The plan places every tensor, at addresses inside the pool. (`remat_train_step` leaves
     that to XLA, and its plans limit the bytes alive instead: `limits_live_bytes=True` does
     so here.)
 
     Arguments:
-        graph: what to plan.
+        graph: the graph to plan.
         pool_bytes: bytes of the one contiguous pool that all its tensors share.
         policy: `"search"`, the default, `"coop"`, `"dtr"`, `"dte"`, `"lookahead"` (exact
             next uses in place of staleness), or `PlanOptions` as a whole. Fields that are
@@ -198,7 +198,15 @@ def unconstrained(
 ) -> Schedule:
     """The schedule without evictions, in a pool as large as it needs.
 
-    `policy` and `options` as for `plan_graph`.
+    Arguments:
+        graph: the graph to plan.
+        policy, options: as for `plan_graph`.
+
+    Returns:
+        A validated schedule; `statistics.peak_bytes` is the pool that it needs.
+
+    Raises:
+        TypeError, ValueError: an argument is of another type or out of range.
     """
     chosen = _options("unconstrained", policy, options)
     return validated(graph, _ext.unconstrained(_checked("unconstrained", graph), chosen))
@@ -216,10 +224,15 @@ def minimum_pool(
     Feasibility need not be monotone in the pool's size, so a smaller one may exist.
 
     Arguments:
-        graph: what to plan.
+        graph: the graph to plan.
         policy, options: as for `plan_graph`. Set an `overhead_limit`: near the bottom,
             schedules exist that recompute for ever.
-        tolerance_bytes: where the bisection may stop; 0.5 % by default.
+        tolerance_bytes: the interval at which the bisection may stop; 0.5 % of the pool by
+            default.
+
+    Returns:
+        The pool's size (`capacity`, bytes), its schedule, and the operation that prevents
+        less (`blocking_operation`).
 
     Raises:
         InfeasiblePoolError: not even a pool with room for everything does, for its
@@ -244,10 +257,20 @@ def minimum_pool(
 
 
 def lower_bound(graph: Graph, alignment: int = 64) -> tuple[int, int]:
-    """(bytes, operation): no schedule needs less, because of that operation.
+    """Bytes that every schedule needs, and the operation that needs them.
 
-    What is pinned plus the operands and results of the hungriest operation; -1: the
-    graph's inputs together, the number of operations: its outputs together.
+    The bound is the pinned bytes plus the operands and results of one operation.
+
+    Arguments:
+        graph: the graph to plan.
+        alignment: of every block in the pool, in bytes; a power of two.
+
+    Returns:
+        (bytes, operation). The operation is -1 where the graph's inputs together need most,
+        and the number of operations where its outputs do.
+
+    Raises:
+        TypeError, ValueError: an argument is of another type or out of range.
     """
     return _ext.lower_bound(_checked("lower_bound", graph), alignment)
 
@@ -261,14 +284,20 @@ def validate(
 ) -> list[str]:
     """Everything wrong with a schedule, by an independent replay; empty if it is valid.
 
-    What it claims of itself is checked as well: where everything lives, `peak_bytes`,
-    `max_live_bytes` and, if a planner made it, its seconds and counts.
+    Its claims are checked as well: where everything lives, `peak_bytes`, `max_live_bytes`
+    and, if a planner made it, its seconds and counts.
 
     Arguments:
-        graph: what the schedule is of.
+        graph: the graph that the schedule is of.
         schedule: from a planner or from arrays.
-        pool_bytes, live_bytes: the most that the highest end address, and the bytes in
-            use while an operation runs, were promised to be; None: nothing was.
+        pool_bytes: limit of the highest end address, in bytes; None: no limit.
+        live_bytes: limit of the bytes in use while an operation runs; None: no limit.
+
+    Returns:
+        A sentence for every violation, with the number of the step.
+
+    Raises:
+        TypeError: an argument is of another type.
     """
     _check_schedule("validate", schedule)
     return _ext.validate(

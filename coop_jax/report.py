@@ -20,7 +20,14 @@ _LINES_IN_REPORT = 5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recomputation:
-    """Recomputed work that comes from one line of the user's program."""
+    """Recomputed work that comes from one line of the user's program.
+
+    Attributes:
+        source: file and line.
+        primitive: the JAX primitive that is evaluated again.
+        count: number of repeated evaluations in one step.
+        flops: floating point operations of all of them.
+    """
 
     source: str
     primitive: str
@@ -30,7 +37,7 @@ class Recomputation:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """How a step was made to fit; prints as a short report.
+    """How a step fits its budget; prints as a short report.
 
     Attributes:
         target: the device that the step was compiled for, by the name that `target=`
@@ -38,16 +45,16 @@ class Plan:
         target_bytes: that device's memory, None if it is not known (CPU).
         budget_bytes: the bytes that were allowed.
         unmodified_bytes: XLA's figure for the step as written.
-        predicted_bytes: what the planner expected for this plan before it was compiled.
+        predicted_bytes: the planner's expectation for this plan before it was compiled.
         measured_bytes: XLA's figure for the planned step, None under an outer `jit`.
         compute_overhead: modelled time relative to no recomputation, at least 1.
         recomputed_flops: floating point operations done again.
         total_flops: floating point operations of the step as written.
         num_compilations: how often XLA compiled to get here.
         num_fences: boundaries in the planned step.
-        recomputations: what is recomputed, by source line, most operations first.
+        recomputations: recomputed work by source line, most operations first.
         schedule: the schedule of the planner, None if the step is left as it is.
-        arena: what waits where in the arena; None with `placement="xla"`.
+        arena: the arena's layout; None with `placement="xla"`.
     """
 
     target: str

@@ -13,14 +13,14 @@ class Target:
     """Rates of a device, for the roofline that ranks plans.
 
     Attributes:
-        name: what the table calls it.
+        name: its name in the table, which `target=` takes.
         platform: JAX's platform name (`"cpu"`, `"gpu"`, `"tpu"`).
         flops_per_second: dense matrix rate by element width in bits, 32 and 16.
         bytes_per_second: main memory bandwidth.
         alignment_bytes: alignment of XLA's buffers.
         memory_bytes: the device's main memory as XLA sees it, None if not known.
-        device_kind: what is peculiar to JAX's `device_kind`, in lower case.
-        near_bytes: of the memory on the chip what XLA:TPU moves values to by itself.
+        device_kind: the part of JAX's `device_kind` that identifies it, in lower case.
+        near_bytes: VMEM of a TPU that XLA moves values to by itself; 0 elsewhere.
     """
 
     name: str
@@ -33,6 +33,11 @@ class Target:
     near_bytes: int = 0
 
     def matrix_rate(self, itemsize: int) -> float:
+        """FLOPs per second of matrix products.
+
+        Arguments:
+            itemsize: bytes of one element.
+        """
         return self.flops_per_second[16 if itemsize <= 2 else 32]
 
     @property
@@ -48,7 +53,11 @@ HEAP_ALIGNMENT = 64
 
 
 def heap_alignment_bytes(device: Any) -> int:
-    """What XLA aligns the offsets of temporaries to, for a device of JAX's."""
+    """Bytes that XLA aligns the offsets of temporaries to.
+
+    Arguments:
+        device: a JAX device, present or absent.
+    """
     return TPU_ALIGNMENT if device.platform == "tpu" else HEAP_ALIGNMENT
 
 
@@ -103,7 +112,15 @@ def names() -> list[str]:
 
 
 def named(name: str) -> Target:
-    """The target of a name such as `"h200"` or `"tpu v5e"`: no device is needed."""
+    """The target of a name such as `"h200"` or `"tpu v5e"`: no device is needed.
+
+    Arguments:
+        name: one of `names()`, in any case, with `-` or `_` for spaces; `tpu` may be left
+            out.
+
+    Raises:
+        ValueError: the name is not in the table.
+    """
     words = name.lower().replace("-", " ").replace("_", " ").split()
     key = " ".join(words)
     target = _TABLE.get(key) or _TABLE.get(f"tpu {key}")
@@ -117,7 +134,11 @@ def named(name: str) -> Target:
 
 
 def known_target(device: Any) -> Target | None:
-    """The row of the table that describes a JAX device, if there is one."""
+    """The row of the table that describes a JAX device; None if it has none.
+
+    Arguments:
+        device: a JAX device, present or absent.
+    """
     kind = device.device_kind.lower()
     rows = [t for t in _TABLE.values() if t.device_kind and t.device_kind in kind]
     # "tpu v5" (v5p) is also the beginning of "tpu v5 lite" (v5e).
@@ -129,6 +150,9 @@ def target_of(device: Any) -> Target:
 
     An accelerator that the table does not know is given the rates of the nearest one
     of its platform: only the ratio of the two rates decides between plans.
+
+    Arguments:
+        device: a JAX device, present or absent.
     """
     if device.platform == "cpu":
         return _CPU
@@ -137,9 +161,11 @@ def target_of(device: Any) -> Target:
 
 
 def memory_bytes(device: Any) -> int | None:
-    """How much memory a device offers, None where nobody says.
+    """Bytes of memory that a device offers; None if they are not known.
 
-    A device that is there is asked; for one that is not the table answers.
+    Arguments:
+        device: a JAX device. A present one reports them; those of an absent one are in the
+            table.
     """
     if _compat.is_absent(device):
         target = known_target(device)

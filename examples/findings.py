@@ -1,4 +1,4 @@
-"""Findings: the measurements behind two decisions of the design (see CHANGELOG.md).
+"""Findings: the measurements behind two decisions of the design (see docs/xla-notes.md).
 
     python examples/findings.py [--networks ...]
 

@@ -26,10 +26,10 @@ def fit(
     verbose: bool = False,
     **kwargs: Any,
 ) -> Plan:
-    """Would this training step fit there, and what would it cost?
+    """Would this training step fit on a device, present or absent, and at what cost?
 
-    XLA compiles the step for the target, which need not be in this machine, and its own
-    figure answers. Nothing is run and no array is made::
+    XLA compiles the step for the target, which may be absent, and its own figure answers.
+    Nothing is run and no array is made::
 
         print(coop_jax.fit(train_step, state, batch, target="h200", donate_argnums=0))
 
@@ -40,8 +40,8 @@ def fit(
     Arguments:
         fn: the step, as for `remat_train_step`; plain or already jitted.
         *args, **kwargs: its arguments: pytrees of arrays or `jax.ShapeDtypeStruct`s
-            (of `jax.eval_shape`), which keep their shapes and types. Pass by position
-            what is named like an argument below.
+            (of `jax.eval_shape`), which keep their shapes and types. Pass arguments by
+            position that are named like one below.
         target: a name of `coop_jax.targets.names()`, such as `"h200"`, `"tpu v5e"` or
             `"cpu"`; None for the devices that the arguments live on.
         budget: as for `remat_train_step`; `"device"`, the target's memory less 5 %.
@@ -50,11 +50,13 @@ def fit(
             keep_unused, compiler_options, verbose: as for `remat_train_step`.
 
     Returns:
-        The plan: `is_unmodified` if the step fits as written; else what is recomputed,
-        at how many FLOPs. `measured_bytes` is XLA's figure, never above `budget_bytes`.
+        The plan: `is_unmodified` if the step fits as written; else the recomputed
+        operations and their FLOPs. `measured_bytes` is XLA's figure, never above
+        `budget_bytes`.
 
     Raises:
         InfeasibleBudgetError: if no plan fits; it names the smallest budget that does.
+        TypeError: if `fn` was made by `remat_train_step`, which has `.plan(target=...)`.
         ValueError: if the target is not in the table, or the arguments are sharded.
         ImportError: if XLA's compiler for the target is not installed; says which
             package brings it.

@@ -19,7 +19,7 @@ class Difference:
     Attributes:
         path: which result it is, such as `[0]['params']['kernel']`.
         dtype: its type.
-        shape: its shape.
+        shape: its shape, a number of elements per dimension.
         largest: the largest absolute difference of two elements; infinite where only one
             of the two is a number.
         relative: `largest` over the largest absolute value of the step as written.

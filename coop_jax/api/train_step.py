@@ -55,7 +55,7 @@ def remat_train_step(
     Arguments that the step replaces should be donated, as with `jax.jit`; on CPU,
     arguments that are not are never copied except where a recomputation reads nothing
     else. Flax NNX objects among the arguments are updated in place, as by `nnx.jit`, and
-    donated unless `donate_argnums` or `donate_argnames` says what is. Of pytrees with
+    donated unless `donate_argnums` or `donate_argnames` is given. Of pytrees with
     Equinox modules the arrays are traced and the rest is static, as by `filter_jit`.
 
     Under an outer transformation (`jit`, `grad`, `vmap`, `shard_map`) nothing can be
@@ -77,15 +77,15 @@ def remat_train_step(
             `"lookahead"` (Coop with exact next uses), `"coop"` (the paper), `"dtr"`,
             `"dte"`, or a `PlanOptions` with its switches.
         placement: where planned tensors live. `"xla"`: XLA lays them out. `"arena"`, on
-            one CPU or NVIDIA GPU: those that wait long lie in one contiguous buffer, at
-            the plan's offsets, between being stored and being brought back by a custom
-            call. The buffer is allocated at the first call and kept for the later ones
-            (`release_arenas()` gives it back).
+            one CPU or NVIDIA GPU: those with long idle intervals lie in one contiguous
+            buffer, at the plan's offsets, from being stored to being brought back by a
+            custom call. The buffer is allocated at the first call and kept for the later
+            ones (`release_arenas()` gives it back).
             Under an outer transformation it is `"xla"` all the same.
-        arena_debug: whether these calls keep books: each checks that what it brings back
-            is what was stored, fills what is free with a pattern, and fails naming tensor,
-            offset and boundary; `arena_stats()` tells what they did. Default: the
-            environment variable `COOP_JAX_ARENA_DEBUG`.
+        arena_debug: checked mode: each of these calls compares the bytes that it brings
+            back with those that were stored, fills free memory with a pattern, and fails
+            naming tensor, offset and boundary; `arena_stats()` has the copies. Default:
+            the environment variable `COOP_JAX_ARENA_DEBUG`.
         in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums,
             donate_argnames, keep_unused, compiler_options: as in `jax.jit`.
         verbose: print a line to stderr for every compilation, and the plan.
@@ -173,7 +173,7 @@ class RematTrainStep:
 
         Arguments:
             target: None for the devices that the arguments live on, or the name of one
-                that need not be there: `"h200"`, `"tpu v5e"`, `"cpu"`
+                that may be absent: `"h200"`, `"tpu v5e"`, `"cpu"`
                 (`coop_jax.targets.names()` lists them). Where the step itself takes an
                 argument called `target`, it is the step's: then use `plan_for`.
 
@@ -187,7 +187,12 @@ class RematTrainStep:
         return self.plan_for(target, args, kwargs)
 
     def plan_for(self, target: str | None, args: tuple, kwargs: dict) -> Plan:
-        """As `plan`, without a way to confuse the target with the step's arguments."""
+        """As `plan`, without a way to confuse the target with the step's arguments.
+
+        Arguments:
+            target: as in `plan`.
+            args, kwargs: the step's arguments, by position and by name.
+        """
         return self._within(
             args, kwargs, lambda budgeted, args, kwargs: budgeted.plan(target, args, kwargs)
         )
@@ -195,9 +200,9 @@ class RematTrainStep:
     def check(self, *args: Any, **kwargs: Any) -> Check:
         """Run the planned step and the step as written once, and compare all results.
 
-        What to do on the first day, with real arguments. Both run on copies, one after
-        the other, so the device needs room for the step as written and for the copies: a
-        smaller batch makes a plan of its own, at a percentage as budget a similar one.
+        For the first day, with real arguments. Both run on copies, one after the other, so
+        the device needs room for the step as written and for the copies: a smaller batch
+        makes a plan of its own, at a percentage as budget a similar one.
 
         Returns:
             The largest difference of every result; prints as a short report. Planned
@@ -207,18 +212,22 @@ class RematTrainStep:
         return self._within(args, kwargs, BudgetedJit.check)
 
     def called_by(self, caller: str) -> RematTrainStep:
-        """The same step, whose errors name another public function."""
+        """The same step, whose errors name another public function.
+
+        Arguments:
+            caller: that function's name, such as `"fit"`.
+        """
         settings = dataclasses.replace(self._settings, caller=caller)
         return RematTrainStep(self._fn, settings, self._jit_options)
 
     def arena_stats(self) -> ArenaStats:
-        """What the last call did in its arena, as the custom calls recorded it.
+        """The copies of the last call into and out of its arena, as its exchanges recorded.
 
         Waits for that call. Needs `arena_debug=True`. If it called the step as written,
         or nothing was worth an arena, there are no events.
 
         Raises:
-            RuntimeError: if there was no call, or no books were kept.
+            RuntimeError: if there was no call, or none was recorded.
         """
         if not self._settings.keeps_books:
             raise RuntimeError(
@@ -231,8 +240,7 @@ class RematTrainStep:
     def release_arenas(self) -> None:
         """Give back the memory that calls with `placement="arena"` keep for the next.
 
-        What other threads are calling just now keeps its arena. The next call allocates
-        again.
+        Calls that run in other threads keep theirs. The next call allocates again.
         """
         for budgeted in self._all_budgeted():
             budgeted.release_arenas()

@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArenaStats:
-    """What one run of a step did in its arena.
+    """The copies of one run of a step into and out of its arena.
 
     Attributes:
         arena_bytes: the size of the arena.

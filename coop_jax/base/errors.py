@@ -10,12 +10,13 @@ from coop_jax.base.budget import budget_of, format_bytes
 class InfeasibleBudgetError(ValueError):
     """No plan was found whose compiled step fits the budget.
 
-    A budget that no plan can keep is refused before any plan is made. The message then
-    tells the bytes that no plan can go below and those of the step as written, and what is
-    in between is found when `smallest_bytes` is first read: at most two plans are compiled.
+    A budget that no plan can keep is refused before any plan is made. The message then has
+    the bytes that no plan can go below and those of the step as written; the smallest
+    budget in between is found when `smallest_bytes` is first read: at most two plans are
+    compiled.
 
     Attributes:
-        budget_bytes: what was asked for.
+        budget_bytes: the budget that was given.
         smallest_bytes: the smallest budget that works, never more than the step needs as
             written: XLA's own figure of a step that was compiled, or a prediction where
             nothing can be compiled.

@@ -21,8 +21,8 @@ class PlanOptions(_ext.PlanOptions):
     """A planner with its switches. Immutable; equal if the same fields are given.
 
     `PlanOptions()` is the default planner and `PlanOptions(policy=name)` the planner of
-    that name, wherever a planner is asked for. A field that is given holds. One that is
-    left out is what the entry point has for a planner given by name:
+    that name, wherever a planner is an argument. A field that is left out has the value
+    that the entry point has for a planner given by name:
 
     * `remat_train_step`, `fit` and `compare`, where XLA places the tensors:
       `limits_live_bytes` is True, `alignment` the target's, `overhead_limit` 10, and
@@ -56,7 +56,7 @@ class PlanOptions(_ext.PlanOptions):
         packing_effort: (search) steps of about a nanosecond to find offsets. 200 million.
         limits_live_bytes: (search) the pool's size limits the bytes alive at once, and the
             offsets take what they need: for a compiler that places tensors itself. False.
-        seed: of `sampling` and of the search, in [0, 2**64). 0.
+        seed: the seed of `sampling` and of the search, in [0, 2**64). 0.
         overhead_limit: give up once the time run exceeds this many times the program's;
             at least 1. None: never.
 
@@ -114,7 +114,11 @@ class PlanOptions(_ext.PlanOptions):
         }
 
     def filled(self, **defaults: Any) -> PlanOptions:
-        """With what an entry point has for the fields that were left out."""
+        """The same options, with an entry point's defaults for fields that were left out.
+
+        Arguments:
+            defaults: these fields and their values.
+        """
         return PlanOptions(**{**defaults, **self._given})
 
     def __eq__(self, other: object) -> bool:

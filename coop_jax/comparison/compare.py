@@ -69,14 +69,14 @@ def compare(
             have names (`jax.ad_checkpoint.checkpoint_name`), those that save by name.
         target: name of a device to compile for, such as `"h200"`; None for the one that
             the arguments are on.
-        donate_argnums: as in `jax.jit`; what the step replaces.
+        donate_argnums: as in `jax.jit`: the arguments that the step replaces.
         budgets: further budgets for coop_jax, as `remat_train_step` takes them, in place
             of the smallest and of the one in between. `()`: none.
         planner: as in `remat_train_step`; None for its default.
         measure_seconds: run every version in turns with the unmodified step.
         known_rows: rows of an earlier, interrupted comparison; not made again.
         on_row: called with every new row as soon as it is made.
-        verbose: say on stderr what is compiled.
+        verbose: print a line to stderr for every compilation.
 
     Returns:
         A `Comparison`: prints as a table, `.markdown()`, `.plot(path)`, `.rows`.

@@ -30,13 +30,13 @@ _LEFT_ALIGNED = ("step", "kind", "note")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One version of the step. None stands for what is not known.
+    """One version of the step. Figures that are not known are None.
 
     Attributes:
         name: the policy's, or where coop_jax's budget comes from.
         kind: `"unmodified"`, `"checkpoint"` or `"coop_jax"`.
-        budget_bytes: what coop_jax was given.
-        predicted_bytes: what the planner expected before it was compiled, for the
+        budget_bytes: the budget that coop_jax was given.
+        predicted_bytes: the planner's expectation before the compilation, for the
             unmodified step and for coop_jax.
         measured_bytes: XLA's arguments + results - aliased + temporaries on one device;
             None where the budget is infeasible.
@@ -46,7 +46,7 @@ class Row:
             ran in turns with it.
         num_compilations: how often XLA compiled to get the step, the compilations of
             the unmodified step that coop_jax needs included.
-        note: what else has to be said.
+        note: further remarks.
     """
 
     name: str
@@ -61,7 +61,11 @@ class Row:
     note: str = ""
 
     def beats(self, other: Row) -> bool:
-        """Does it need at most the other's bytes, and at most its modelled time?"""
+        """Does it need at most the other's bytes, and at most its modelled time?
+
+        Arguments:
+            other: a row of the same comparison. No, where a figure is not known.
+        """
         return _at_most(self.measured_bytes, other.measured_bytes) and _at_most(
             self.modelled_seconds, other.modelled_seconds
         )
@@ -73,7 +77,7 @@ def _at_most(ours: float | None, others: float | None) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
-    """What versions of one step need and cost; prints as a table.
+    """Bytes and costs of versions of one step; prints as a table.
 
     Attributes:
         target: the name of the device that the step was compiled for.
@@ -85,10 +89,18 @@ class Comparison:
 
     @property
     def unmodified(self) -> Row:
+        """The row of the step as written."""
         return self.row("unmodified")
 
     def row(self, name: str) -> Row:
-        """The row of that name."""
+        """The row of that name.
+
+        Arguments:
+            name: `"unmodified"`, a policy's name, or `"coop_jax at ..."`.
+
+        Raises:
+            ValueError: no row has it.
+        """
         for row in self.rows:
             if row.name == name:
                 return row

@@ -4,8 +4,8 @@ Elementwise chains never reach memory, and what does differs between CPU, GPU an
 So the compiler is asked: the unmodified program is compiled once with every equation
 under a name scope that carries its number, and XLA's buffer assignment then says what
 is stored, how large it is, and, by the scope, which equation it belongs to. Rules alone
-were off by up to a factor of two (see CHANGELOG); they remain for tracing under an outer
-`jit`, where nothing can be compiled.
+were off by up to a factor of two (`docs/xla-notes.md`); they remain for tracing under an
+outer `jit`, where nothing can be compiled.
 """
 
 from __future__ import annotations
