@@ -21,8 +21,9 @@ from models import TrainingProblem
 from side_by_side import mebibytes
 
 import coop_jax
+from coop_jax.compile.as_written import compile_both
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.pipeline import compile_both, fit_step
+from coop_jax.pipeline import fit_step
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "budget_sweep_cpu.md"
 LARGEST = 0.95

@@ -56,6 +56,8 @@ def written(segments: list[Segment], writer: Writer) -> Program:
         v if isinstance(v, Literal) else writer.version[writer.graph.index_of[v]]
         for v in program.outvars
     )
+    types = [(v.aval, new.aval) for v, new in zip(program.outvars, outvars, strict=True)]
+    assert all(old == new for old, new in types), "results keep their types"
     return dataclasses.replace(program, eqns=tuple(writer.eqns), outvars=outvars)
 
 

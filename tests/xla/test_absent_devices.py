@@ -16,6 +16,7 @@ from steps import NEEDS_CUDA, NEEDS_TPU, mlp_arguments, mlp_step
 
 import coop_jax
 from coop_jax import targets
+from coop_jax.compile import as_written
 from coop_jax.search import problem
 from coop_jax.xla import absent_devices, memory_figures
 
