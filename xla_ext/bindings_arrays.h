@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/types.h"
+#include "core/base/types.h"
 
 namespace coop {
 

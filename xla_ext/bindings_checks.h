@@ -6,7 +6,7 @@
 
 #include <sstream>
 
-#include "core/types.h"
+#include "core/base/types.h"
 
 namespace coop {
 

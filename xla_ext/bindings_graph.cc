@@ -4,7 +4,7 @@
 
 #include "bindings.h"
 #include "bindings_arrays.h"
-#include "core/graph.h"
+#include "core/graph/graph.h"
 
 namespace coop {
 namespace {

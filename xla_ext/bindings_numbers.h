@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bindings_checks.h"
-#include "core/types.h"
+#include "core/base/types.h"
 
 namespace coop {
 

@@ -16,7 +16,7 @@
 #include "bindings_arrays.h"
 #include "bindings_checks.h"
 #include "bindings_numbers.h"
-#include "core/online_arena.h"
+#include "core/allocator/online_arena.h"
 
 namespace coop {
 namespace {

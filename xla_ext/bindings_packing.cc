@@ -13,10 +13,10 @@
 #include "bindings_arrays.h"
 #include "bindings_checks.h"
 #include "bindings_numbers.h"
-#include "core/graph.h"
-#include "core/packing.h"
-#include "core/schedule.h"
-#include "core/xla_heap.h"
+#include "core/graph/graph.h"
+#include "core/packing/packing.h"
+#include "core/schedule/schedule.h"
+#include "core/schedule/xla_heap.h"
 
 namespace coop {
 namespace {

@@ -18,12 +18,12 @@
 #include "bindings_arrays.h"
 #include "bindings_checks.h"
 #include "bindings_numbers.h"
-#include "core/bounds.h"
+#include "core/graph/bounds.h"
 #include "core/minimum.h"
 #include "core/options.h"
-#include "core/schedule.h"
 #include "core/planner.h"
-#include "core/validator.h"
+#include "core/schedule/schedule.h"
+#include "core/schedule/validator.h"
 
 namespace coop {
 namespace {

@@ -16,8 +16,8 @@
 #include "bindings_arrays.h"
 #include "bindings_checks.h"
 #include "bindings_numbers.h"
-#include "core/pool.h"
-#include "core/window.h"
+#include "core/online/pool.h"
+#include "core/online/window.h"
 
 namespace coop {
 namespace {

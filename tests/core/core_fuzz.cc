@@ -14,17 +14,17 @@
 #include <utility>
 #include <vector>
 
-#include "core/bounds.h"
-#include "core/graph.h"
+#include "core/graph/bounds.h"
+#include "core/graph/graph.h"
 #include "core/minimum.h"
-#include "core/packing.h"
-#include "core/pool.h"
+#include "core/online/pool.h"
+#include "core/online/window.h"
+#include "core/packing/packing.h"
 #include "core/planner.h"
-#include "core/gaps.h"
-#include "core/rollout.h"
-#include "core/splits.h"
-#include "core/validator.h"
-#include "core/window.h"
+#include "core/schedule/validator.h"
+#include "core/search/gaps.h"
+#include "core/search/rollout.h"
+#include "core/search/splits.h"
 #include "random_graph.h"
 
 namespace coop {

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "core/graph.h"
+#include "core/graph/graph.h"
 
 namespace coop {
 

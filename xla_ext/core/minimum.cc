@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "core/bounds.h"
+#include "core/graph/bounds.h"
 #include "core/planner.h"
 
 namespace coop {

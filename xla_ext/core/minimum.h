@@ -4,10 +4,10 @@
 
 #include <optional>
 
-#include "core/graph.h"
+#include "core/base/types.h"
+#include "core/graph/graph.h"
 #include "core/options.h"
-#include "core/schedule.h"
-#include "core/types.h"
+#include "core/schedule/schedule.h"
 
 namespace coop {
 

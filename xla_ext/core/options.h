@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "core/types.h"
+#include "core/base/types.h"
 
 namespace coop {
 

@@ -5,12 +5,12 @@
 #include <optional>
 #include <utility>
 
-#include "core/gaps.h"
-#include "core/packing.h"
-#include "core/rollout.h"
-#include "core/search.h"
-#include "core/simulator.h"
-#include "core/static_schedule.h"
+#include "core/online/simulator.h"
+#include "core/packing/packing.h"
+#include "core/search/gaps.h"
+#include "core/search/rollout.h"
+#include "core/search/search.h"
+#include "core/search/static_schedule.h"
 
 namespace coop {
 namespace {

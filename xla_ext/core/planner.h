@@ -2,10 +2,10 @@
 #ifndef COOP_CORE_PLANNER_H_
 #define COOP_CORE_PLANNER_H_
 
-#include "core/graph.h"
+#include "core/base/types.h"
+#include "core/graph/graph.h"
 #include "core/options.h"
-#include "core/schedule.h"
-#include "core/types.h"
+#include "core/schedule/schedule.h"
 
 namespace coop {
 
