@@ -1,4 +1,4 @@
-#include "ffi/exchange.h"
+#include "ffi/arena/exchange.h"
 
 #include <algorithm>
 

@@ -2,8 +2,8 @@
 
 #include <nanobind/stl/optional.h>
 
-#include "bindings.h"
-#include "bindings_arrays.h"
+#include "bindings/arrays.h"
+#include "bindings/module.h"
 #include "core/graph/graph.h"
 
 namespace coop {

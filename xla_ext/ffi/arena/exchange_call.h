@@ -1,12 +1,12 @@
 // What the handlers of "coop_exchange" share: from an XLA call to an exchange.
-#ifndef COOP_FFI_EXCHANGE_CALL_H_
-#define COOP_FFI_EXCHANGE_CALL_H_
+#ifndef COOP_FFI_ARENA_EXCHANGE_CALL_H_
+#define COOP_FFI_ARENA_EXCHANGE_CALL_H_
 
 #include <cstdint>
 #include <string>
 #include <utility>
 
-#include "ffi/exchange.h"
+#include "ffi/arena/exchange.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace coop {
@@ -117,4 +117,4 @@ xla::ffi::Error HandleExchange(Context context, Arena arena,
 
 }  // namespace coop
 
-#endif  // COOP_FFI_EXCHANGE_CALL_H_
+#endif  // COOP_FFI_ARENA_EXCHANGE_CALL_H_

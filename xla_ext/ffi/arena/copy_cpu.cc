@@ -1,4 +1,4 @@
-#include "ffi/copy_cpu.h"
+#include "ffi/arena/copy_cpu.h"
 
 #include <algorithm>
 #include <atomic>

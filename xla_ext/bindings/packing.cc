@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "bindings.h"
-#include "bindings_arrays.h"
-#include "bindings_checks.h"
-#include "bindings_numbers.h"
+#include "bindings/arrays.h"
+#include "bindings/checks.h"
+#include "bindings/module.h"
+#include "bindings/numbers.h"
 #include "core/graph/graph.h"
 #include "core/packing/packing.h"
 #include "core/schedule/schedule.h"

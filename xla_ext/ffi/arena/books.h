@@ -1,7 +1,7 @@
 // The books of an arena: who lives where, kept and checked while a step runs.
 // Standard library only.
-#ifndef COOP_FFI_BOOKS_H_
-#define COOP_FFI_BOOKS_H_
+#ifndef COOP_FFI_ARENA_BOOKS_H_
+#define COOP_FFI_ARENA_BOOKS_H_
 
 #include <cstdint>
 #include <map>
@@ -102,4 +102,4 @@ BookShelf& TheBookShelf();
 
 }  // namespace coop
 
-#endif  // COOP_FFI_BOOKS_H_
+#endif  // COOP_FFI_ARENA_BOOKS_H_

@@ -1,7 +1,7 @@
 // The device side of copy_cuda.h, and how copies are laid out over its blocks.
 // Also compiles for the host, so that every thread's share can be run there.
-#ifndef COOP_FFI_COPY_KERNEL_H_
-#define COOP_FFI_COPY_KERNEL_H_
+#ifndef COOP_FFI_ARENA_COPY_KERNEL_H_
+#define COOP_FFI_ARENA_COPY_KERNEL_H_
 
 #include <cstdint>
 
@@ -89,4 +89,4 @@ COOP_HOST_DEVICE inline void CopyShare(const CopyBatch& batch, int64_t block,
 
 }  // namespace coop
 
-#endif  // COOP_FFI_COPY_KERNEL_H_
+#endif  // COOP_FFI_ARENA_COPY_KERNEL_H_

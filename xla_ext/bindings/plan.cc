@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "bindings.h"
-#include "bindings_arrays.h"
-#include "bindings_checks.h"
-#include "bindings_numbers.h"
+#include "bindings/arrays.h"
+#include "bindings/checks.h"
+#include "bindings/module.h"
+#include "bindings/numbers.h"
 #include "core/graph/bounds.h"
 #include "core/minimum.h"
 #include "core/options.h"

@@ -1,4 +1,4 @@
-#include "ffi/books.h"
+#include "ffi/arena/books.h"
 
 #include <iterator>
 #include <utility>

@@ -8,8 +8,8 @@
 //               names: for messages, one line each, stores then loads,
 //               boundary (s64), is_first, is_last: of the step's exchanges,
 //               books (s64): the number of the step's books
-#ifndef COOP_FFI_CHECKED_EXCHANGE_H_
-#define COOP_FFI_CHECKED_EXCHANGE_H_
+#ifndef COOP_FFI_ARENA_CHECKED_EXCHANGE_H_
+#define COOP_FFI_ARENA_CHECKED_EXCHANGE_H_
 
 #include <cstdint>
 #include <memory>
@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "ffi/books.h"
-#include "ffi/exchange_call.h"
+#include "ffi/arena/books.h"
+#include "ffi/arena/exchange_call.h"
 
 namespace coop {
 
@@ -162,4 +162,4 @@ xla::ffi::Error HandleCheckedExchange(
 
 }  // namespace coop
 
-#endif  // COOP_FFI_CHECKED_EXCHANGE_H_
+#endif  // COOP_FFI_ARENA_CHECKED_EXCHANGE_H_

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "bindings.h"
-#include "bindings_arrays.h"
-#include "bindings_numbers.h"
-#include "ffi/books.h"
+#include "bindings/arrays.h"
+#include "bindings/module.h"
+#include "bindings/numbers.h"
+#include "ffi/arena/books.h"
 
 namespace coop {
 namespace {

@@ -1,6 +1,6 @@
 // Every CUDA call in a handler goes through COOP_CUDA_TRY.
-#ifndef COOP_FFI_CUDA_TRY_H_
-#define COOP_FFI_CUDA_TRY_H_
+#ifndef COOP_FFI_ARENA_CUDA_TRY_H_
+#define COOP_FFI_ARENA_CUDA_TRY_H_
 
 #include <cuda_runtime_api.h>
 
@@ -18,4 +18,4 @@
           cudaGetErrorString(coop_error));                                \
   } while (false)
 
-#endif  // COOP_FFI_CUDA_TRY_H_
+#endif  // COOP_FFI_ARENA_CUDA_TRY_H_

@@ -1,13 +1,13 @@
-#include "ffi/exchange_cpu.h"
+#include "ffi/arena/exchange_cpu.h"
 
 #include <cstring>
 #include <functional>
 #include <utility>
 #include <vector>
 
-#include "ffi/checked_exchange.h"
-#include "ffi/copy_cpu.h"
-#include "ffi/exchange_call.h"
+#include "ffi/arena/checked_exchange.h"
+#include "ffi/arena/copy_cpu.h"
+#include "ffi/arena/exchange_call.h"
 
 namespace coop {
 namespace {

@@ -1,6 +1,6 @@
 // The exchange on XLA:CPU.
-#ifndef COOP_FFI_EXCHANGE_CPU_H_
-#define COOP_FFI_EXCHANGE_CPU_H_
+#ifndef COOP_FFI_ARENA_EXCHANGE_CPU_H_
+#define COOP_FFI_ARENA_EXCHANGE_CPU_H_
 
 #include "xla/ffi/api/c_api.h"
 
@@ -17,4 +17,4 @@ XLA_FFI_Error* EmptyArenaCpu(XLA_FFI_CallFrame* call_frame);
 
 }  // namespace coop
 
-#endif  // COOP_FFI_EXCHANGE_CPU_H_
+#endif  // COOP_FFI_ARENA_EXCHANGE_CPU_H_

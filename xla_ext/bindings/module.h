@@ -1,6 +1,6 @@
 // The parts of the module coop_jax._ext.
-#ifndef COOP_BINDINGS_H_
-#define COOP_BINDINGS_H_
+#ifndef COOP_BINDINGS_MODULE_H_
+#define COOP_BINDINGS_MODULE_H_
 
 #include <nanobind/nanobind.h>
 
@@ -16,4 +16,4 @@ void BindPool(nanobind::module_& m);
 
 }  // namespace coop
 
-#endif  // COOP_BINDINGS_H_
+#endif  // COOP_BINDINGS_MODULE_H_

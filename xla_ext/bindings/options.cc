@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "bindings.h"
-#include "bindings_checks.h"
-#include "bindings_numbers.h"
+#include "bindings/checks.h"
+#include "bindings/module.h"
+#include "bindings/numbers.h"
 #include "core/options.h"
 
 namespace coop {

@@ -1,12 +1,12 @@
 // Many device-to-device copies in few kernel launches.
-#ifndef COOP_FFI_COPY_CUDA_H_
-#define COOP_FFI_COPY_CUDA_H_
+#ifndef COOP_FFI_ARENA_COPY_CUDA_H_
+#define COOP_FFI_ARENA_COPY_CUDA_H_
 
 #include <cuda_runtime_api.h>
 
 #include <span>
 
-#include "ffi/exchange.h"
+#include "ffi/arena/exchange.h"
 
 namespace coop {
 
@@ -18,4 +18,4 @@ namespace coop {
 
 }  // namespace coop
 
-#endif  // COOP_FFI_COPY_CUDA_H_
+#endif  // COOP_FFI_ARENA_COPY_CUDA_H_

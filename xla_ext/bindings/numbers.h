@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "bindings_checks.h"
+#include "bindings/checks.h"
 #include "core/base/types.h"
 
 namespace coop {

@@ -1,12 +1,12 @@
 // Many copies on many threads. Standard library only.
-#ifndef COOP_FFI_COPY_CPU_H_
-#define COOP_FFI_COPY_CPU_H_
+#ifndef COOP_FFI_ARENA_COPY_CPU_H_
+#define COOP_FFI_ARENA_COPY_CPU_H_
 
 #include <cstdint>
 #include <functional>
 #include <vector>
 
-#include "ffi/exchange.h"
+#include "ffi/arena/exchange.h"
 
 namespace coop {
 
@@ -22,4 +22,4 @@ void CopyAll(const std::vector<Copy>& copies, int64_t num_threads,
 
 }  // namespace coop
 
-#endif  // COOP_FFI_COPY_CPU_H_
+#endif  // COOP_FFI_ARENA_COPY_CPU_H_

@@ -1,13 +1,13 @@
-#include "ffi/exchange_cuda.h"
+#include "ffi/arena/exchange_cuda.h"
 
 #include <cuda_runtime_api.h>
 
 #include <vector>
 
-#include "ffi/checked_exchange.h"
-#include "ffi/copy_cuda.h"
-#include "ffi/cuda_try.h"
-#include "ffi/exchange_call.h"
+#include "ffi/arena/checked_exchange.h"
+#include "ffi/arena/copy_cuda.h"
+#include "ffi/arena/cuda_try.h"
+#include "ffi/arena/exchange_call.h"
 
 namespace coop {
 namespace {

@@ -1,8 +1,8 @@
-#include "ffi/copy_cuda.h"
+#include "ffi/arena/copy_cuda.h"
 
 #include <algorithm>
 
-#include "ffi/copy_kernel.h"
+#include "ffi/arena/copy_kernel.h"
 
 namespace coop {
 namespace {

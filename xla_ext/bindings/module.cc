@@ -1,16 +1,16 @@
 // The module coop_jax._ext: the planner and the custom-call handlers.
 
-#include "bindings.h"
+#include "bindings/module.h"
 
 #include <type_traits>
 
 #include "ffi/after.h"
-#include "ffi/checked_exchange.h"
-#include "ffi/exchange.h"
-#include "ffi/exchange_cpu.h"
+#include "ffi/arena/checked_exchange.h"
+#include "ffi/arena/exchange.h"
+#include "ffi/arena/exchange_cpu.h"
 #include "ffi/fence_cpu.h"
 #ifdef COOP_HAS_CUDA
-#include "ffi/exchange_cuda.h"
+#include "ffi/arena/exchange_cuda.h"
 #endif
 
 namespace nb = nanobind;

@@ -1,6 +1,6 @@
 // The exchange on XLA:CUDA; only in builds with CUDA.
-#ifndef COOP_FFI_EXCHANGE_CUDA_H_
-#define COOP_FFI_EXCHANGE_CUDA_H_
+#ifndef COOP_FFI_ARENA_EXCHANGE_CUDA_H_
+#define COOP_FFI_ARENA_EXCHANGE_CUDA_H_
 
 #include "xla/ffi/api/c_api.h"
 
@@ -16,4 +16,4 @@ XLA_FFI_Error* EmptyArenaCuda(XLA_FFI_CallFrame* call_frame);
 
 }  // namespace coop
 
-#endif  // COOP_FFI_EXCHANGE_CUDA_H_
+#endif  // COOP_FFI_ARENA_EXCHANGE_CUDA_H_

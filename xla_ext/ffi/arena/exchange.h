@@ -14,8 +14,8 @@
 //
 // The arena and the values passed through are meant to be aliased to their
 // results, and then not touched. Where they are not, they are copied.
-#ifndef COOP_FFI_EXCHANGE_H_
-#define COOP_FFI_EXCHANGE_H_
+#ifndef COOP_FFI_ARENA_EXCHANGE_H_
+#define COOP_FFI_ARENA_EXCHANGE_H_
 
 #include <cstdint>
 #include <optional>
@@ -71,4 +71,4 @@ struct ExchangeCopies {
 
 }  // namespace coop
 
-#endif  // COOP_FFI_EXCHANGE_H_
+#endif  // COOP_FFI_ARENA_EXCHANGE_H_
