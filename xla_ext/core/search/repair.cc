@@ -41,7 +41,7 @@ Repairer::Repairer(const Graph& graph, const GapTable& gaps, Bytes capacity,
   }
 }
 
-bool Repairer::Evaluate(Plan& plan, Seconds limit) {
+bool Repairer::Evaluate(SearchPlan& plan, Seconds limit) {
   const bool finished =
       rollout_.Run(plan.decisions, std::min(limit, most_seconds_));
   effort_ -= std::ssize(rollout_.executions()) + 1;
@@ -71,7 +71,7 @@ void Repairer::MeasureRoom() {
   }
 }
 
-bool Repairer::Repair(Plan& plan, Seconds limit, double noise, bool finishes) {
+bool Repairer::Repair(SearchPlan& plan, Seconds limit, double noise, bool finishes) {
   int num_unblocked = 0;
   while (Evaluate(plan, limit)) {
     if (plan.IsFeasible()) return true;
@@ -88,7 +88,7 @@ bool Repairer::Repair(Plan& plan, Seconds limit, double noise, bool finishes) {
 // much by itself. Keeps one value on the way from it to what asked for it, so
 // that it need not run, and bars it from being dropped in this repair. False
 // if the operation does not run again, or all values on the way are kept.
-bool Repairer::Unblock(Plan& plan) {
+bool Repairer::Unblock(SearchPlan& plan) {
   const auto least = std::ranges::min_element(room_);
   if (least == room_.end() || *least >= 0) return false;  // It is the inputs.
   const auto worst = least - room_.begin();
@@ -133,7 +133,7 @@ bool Repairer::Unblock(Plan& plan) {
 }
 
 // False if there is no cut that may be applied.
-bool Repairer::Apply(Plan& plan, std::span<const Cut> found, double noise) {
+bool Repairer::Apply(SearchPlan& plan, std::span<const Cut> found, double noise) {
   const double least_price =
       1e-6 * program_seconds_ / static_cast<double>(graph_.num_ops() + 1);
   ranked_.clear();
@@ -167,7 +167,7 @@ bool Repairer::Apply(Plan& plan, std::span<const Cut> found, double noise) {
   return true;
 }
 
-void Repairer::FillUp(Plan& plan, double noise) {
+void Repairer::FillUp(SearchPlan& plan, double noise) {
   for (int round = 0; round < kFillRounds && effort_ > 0; ++round) {
     if (!Evaluate(plan)) return;
     const auto found = fills_.Find(plan.decisions);
@@ -183,7 +183,7 @@ void Repairer::FillUp(Plan& plan, double noise) {
     }
     std::ranges::sort(ranked_);
     stretches_.Index(room_);
-    Plan filled{.decisions = plan.decisions};
+    SearchPlan filled{.decisions = plan.decisions};
     bool has_filled = false;
     for (const auto& [_, i] : ranked_) {
       const Fill& fill = found[At(i)];
@@ -199,7 +199,7 @@ void Repairer::FillUp(Plan& plan, double noise) {
   }
 }
 
-void Repairer::Keep(Plan& plan, const Fill& fill, bool bars) {
+void Repairer::Keep(SearchPlan& plan, const Fill& fill, bool bars) {
   GapIdx gap = fill.gap;
   plan.decisions[At(gap)] = kKeep;
   if (bars) Bar(gap);

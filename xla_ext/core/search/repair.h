@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <random>
 #include <span>
 #include <utility>
 #include <vector>
@@ -15,41 +14,13 @@
 #include "core/search/cuts.h"
 #include "core/search/fills.h"
 #include "core/search/gaps.h"
+#include "core/search/options.h"
+#include "core/search/plan.h"
+#include "core/search/random_choice.h"
 #include "core/search/rollout.h"
 #include "core/search/room.h"
-#include "core/search/search.h"
 
 namespace coop {
-
-// Decisions with the figures of their rollout.
-struct Plan {
-  Decisions decisions;
-  Seconds recompute_seconds = std::numeric_limits<Seconds>::infinity();
-  Bytes peak_bytes = std::numeric_limits<Bytes>::max();
-  Bytes bytes_above = std::numeric_limits<Bytes>::max();  // At most, anywhere.
-
-  [[nodiscard]] bool IsFeasible() const { return bytes_above == 0; }
-  [[nodiscard]] bool IsBetterThan(const Plan& other) const {
-    if (bytes_above != other.bytes_above) {
-      return bytes_above < other.bytes_above;
-    }
-    return recompute_seconds < other.recompute_seconds;
-  }
-};
-
-// Reproducible on every machine, unlike the distributions of <random>.
-class RandomChoice {
- public:
-  explicit RandomChoice(uint64_t seed) : engine_(seed) {}
-
-  int64_t Below(int64_t n) {
-    return static_cast<int64_t>(engine_() % static_cast<uint64_t>(n));
-  }
-  double Uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 class Repairer {
  public:
@@ -58,7 +29,7 @@ class Repairer {
            const SearchOptions& options, RandomChoice& random);
 
   // Rolls `plan` out and fills in its figures; false if it takes too long.
-  bool Evaluate(Plan& plan,
+  bool Evaluate(SearchPlan& plan,
                 Seconds limit = std::numeric_limits<Seconds>::infinity());
 
   // What is barred from here on, until the next call, is left as it is decided.
@@ -69,16 +40,16 @@ class Repairer {
   // The figures of `plan` are those of its decisions, unless the limit was hit.
   // With more `noise`, dearer cuts are chosen more often. A repair that
   // `finishes` goes on even if the effort is spent.
-  bool Repair(Plan& plan, Seconds limit, double noise, bool finishes = false);
+  bool Repair(SearchPlan& plan, Seconds limit, double noise, bool finishes = false);
 
   // Keeps what there is room for, the most seconds per byte first.
-  void FillUp(Plan& plan, double noise);
+  void FillUp(SearchPlan& plan, double noise);
 
   // Keeps a value from where it is last there to where the gap of `fill` ends.
-  void Keep(Plan& plan, const Fill& fill, bool bars = false);
+  void Keep(SearchPlan& plan, const Fill& fill, bool bars = false);
 
   // What the last plan that was evaluated makes again; valid until the next.
-  [[nodiscard]] std::span<const Fill> Recomputed(const Plan& plan) {
+  [[nodiscard]] std::span<const Fill> Recomputed(const SearchPlan& plan) {
     return fills_.Find(plan.decisions);
   }
 
@@ -89,8 +60,8 @@ class Repairer {
 
  private:
   void MeasureRoom();
-  bool Unblock(Plan& plan);
-  bool Apply(Plan& plan, std::span<const Cut> found, double noise);
+  bool Unblock(SearchPlan& plan);
+  bool Apply(SearchPlan& plan, std::span<const Cut> found, double noise);
   bool IsBarred(GapIdx gap) const { return barred_[At(gap)] == repair_; }
 
   const Graph& graph_;

@@ -8,6 +8,8 @@
 
 #include "core/search/checkpoints.h"
 #include "core/search/fills.h"
+#include "core/search/plan.h"
+#include "core/search/random_choice.h"
 #include "core/search/repair.h"
 #include "core/search/splits.h"
 
@@ -81,7 +83,7 @@ class Search {
   // Everything is kept but what lies behind the last use: that is made again
   // for everyone, made again once, or kept for the recomputations that read it.
   void StartFromEverything(uint8_t behind) {
-    Plan plan{.decisions = gaps_.KeepAll()};
+    SearchPlan plan{.decisions = gaps_.KeepAll()};
     for (GapIdx gap = 0; gap < gaps_.size(); ++gap) {
       if (gaps_.is_behind_last_use(gap) && gaps_.may_drop(gap)) {
         plan.decisions[At(gap)] = behind;
@@ -91,7 +93,7 @@ class Search {
   }
 
   void StartFromCheckpoints(int64_t reserve) {
-    Plan unmodified{.decisions = gaps_.KeepAll()};
+    SearchPlan unmodified{.decisions = gaps_.KeepAll()};
     repairer_.Evaluate(unmodified);
     const Checkpoints checkpoints(graph_, gaps_, repairer_.rollout());
     for (int64_t parts = 1; parts <= kMostSegments; parts *= 2) {
@@ -104,7 +106,7 @@ class Search {
     }
   }
 
-  void Consider(Plan plan) {
+  void Consider(SearchPlan plan) {
     repairer_.Begin();
     repairer_.Repair(plan, kNoLimit, 0, best_.decisions.empty());
     if (plan.IsFeasible()) repairer_.FillUp(plan, 0);
@@ -116,9 +118,9 @@ class Search {
   // again. Half of the effort; what then fits can still be improved.
   void Descend() {
     const int64_t reserve = repairer_.effort() / 2;
-    Plan present = best_;
+    SearchPlan present = best_;
     while (repairer_.effort() > reserve && !present.IsFeasible()) {
-      Plan plan{.decisions = present.decisions};
+      SearchPlan plan{.decisions = present.decisions};
       if (!Ruin(plan)) return;
       repairer_.Repair(plan, kNoLimit, 1);
       if (!present.IsBetterThan(plan)) present = std::move(plan);
@@ -129,9 +131,9 @@ class Search {
   // A little from each of the best starts, then from the best of what came of
   // it: which start leads furthest cannot be seen at once.
   void ImproveStarts() {
-    std::ranges::stable_sort(starts_, {}, &Plan::recompute_seconds);
+    std::ranges::stable_sort(starts_, {}, &SearchPlan::recompute_seconds);
     const auto equal =
-        std::ranges::unique(starts_, {}, &Plan::recompute_seconds);
+        std::ranges::unique(starts_, {}, &SearchPlan::recompute_seconds);
     starts_.erase(equal.begin(), equal.end());
     const int64_t num_starts = std::min(kMostStarts, std::ssize(starts_));
     const int64_t share = repairer_.effort() / (2 * kMostStarts);
@@ -142,8 +144,8 @@ class Search {
   }
 
   // From `present`, until no more than so much effort is left.
-  void Improve(Plan present, int64_t effort_at_end) {
-    Plan best = present;
+  void Improve(SearchPlan present, int64_t effort_at_end) {
+    SearchPlan best = present;
     const int64_t effort_at_start =
         std::max(repairer_.effort(), effort_at_end + 1);
     int64_t num_stale = 0;
@@ -153,7 +155,7 @@ class Search {
       const double temperature =
           0.02 * static_cast<double>(repairer_.effort() - effort_at_end) /
           static_cast<double>(effort_at_start - effort_at_end);
-      Plan plan{.decisions = present.decisions};
+      SearchPlan plan{.decisions = present.decisions};
       if (!Ruin(plan)) break;
       const Seconds limit =
           present.recompute_seconds * (1 + temperature) + 1e-18;
@@ -182,7 +184,7 @@ class Search {
   // Undoes part of the plan; false if there is nothing to undo. Half of the
   // time what it decides is barred, so that the repair has to find something
   // else.
-  bool Ruin(Plan& plan) {
+  bool Ruin(SearchPlan& plan) {
     if (!repairer_.Evaluate(plan)) return false;
     const auto found = repairer_.Recomputed(plan);
     if (found.empty()) return false;
@@ -234,7 +236,7 @@ class Search {
     return true;
   }
 
-  bool Drop(Plan& plan) {
+  bool Drop(SearchPlan& plan) {
     for (int attempt = 0; attempt < kDropAttempts; ++attempt) {
       const GapIdx gap = random_.Below(gaps_.size());
       if (!gaps_.may_drop(gap) || gaps_.is_behind_last_use(gap)) continue;
@@ -247,7 +249,7 @@ class Search {
   }
 
   // Takes back, dearest first, every decision that the capacity does not need.
-  void Polish(Plan& plan) {
+  void Polish(SearchPlan& plan) {
     if (!repairer_.Evaluate(plan)) return;
     const auto found = repairer_.Recomputed(plan);
     std::vector<Fill> order(found.begin(), found.end());
@@ -255,7 +257,7 @@ class Search {
     int64_t num_tries = 0;
     for (const Fill& fill : order) {
       if (repairer_.effort() <= 0 || ++num_tries > kMostPolished) return;
-      Plan kept = plan;
+      SearchPlan kept = plan;
       repairer_.Keep(kept, fill);
       if (repairer_.Evaluate(kept, plan.recompute_seconds) &&
           kept.IsBetterThan(plan)) {
@@ -269,8 +271,8 @@ class Search {
   const Bytes capacity_;
   RandomChoice random_;
   Repairer repairer_;
-  Plan best_;
-  std::vector<Plan> starts_;  // That keep the capacity.
+  SearchPlan best_;
+  std::vector<SearchPlan> starts_;  // That keep the capacity.
   bool has_dropped_ = false;  // By the last Ruin().
 };
 

@@ -2,27 +2,12 @@
 #ifndef COOP_CORE_SEARCH_SEARCH_H_
 #define COOP_CORE_SEARCH_SEARCH_H_
 
-#include <cstdint>
-#include <optional>
-
 #include "core/base/types.h"
 #include "core/graph/graph.h"
 #include "core/search/gaps.h"
+#include "core/search/options.h"
 
 namespace coop {
-
-struct SearchOptions {
-  Bytes alignment = 64;
-  // Work allowed, in executions rolled out; what makes the search end. A count
-  // rather than a time: the same plan on every machine.
-  int64_t effort = 10'000'000;
-  uint64_t seed = 0;
-  // Keep so few bytes alive wherever no single operation needs more; the
-  // capacity stays the limit.
-  std::optional<Bytes> preferred_bytes;
-  // Times what the program takes; plans above are not followed up.
-  std::optional<double> overhead_limit;
-};
 
 struct SearchResult {
   GapTable gaps;  // What is decided: `decisions` are by its gaps.
