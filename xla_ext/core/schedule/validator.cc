@@ -1,11 +1,10 @@
 #include "core/schedule/validator.h"
 
 #include <algorithm>
-#include <cmath>
-#include <iterator>
-#include <limits>
 #include <map>
-#include <sstream>
+#include <vector>
+
+#include "core/schedule/block_map.h"
 
 namespace coop {
 namespace {
@@ -16,6 +15,7 @@ class Replay {
       : graph_(graph),
         schedule_(schedule),
         limits_(limits),
+        blocks_(schedule.capacity, schedule.alignment, log_),
         tensors_(At(graph.num_tensors())),
         next_placement_(schedule.placements.begin()),
         next_workspace_(schedule.workspaces.begin()) {}
@@ -23,7 +23,7 @@ class Replay {
   std::vector<ViolationReport> Run() && {
     PlaceGraphInputs();
     for (const Step& step : schedule_.steps) {
-      ++step_;
+      log_.NextStep();
       const bool is_run = step.kind == StepKind::kCompute ||
                           step.kind == StepKind::kRecompute;
       const bool is_drop =
@@ -46,10 +46,11 @@ class Replay {
         Drop(step);
       }
     }
-    ++step_;
+    log_.NextStep();
     CheckEnd();
-    CheckClaims();
-    return std::move(reports_);
+    figures_.peak_bytes = blocks_.peak_bytes();
+    CheckClaims(schedule_, figures_, limits_, log_);
+    return log_.Take();
   }
 
  private:
@@ -58,16 +59,10 @@ class Replay {
     bool is_overwritten = false;
     Offset offset = 0;
   };
-  struct Block {
-    Offset end;
-    TensorIdx tensor;  // kNone: a workspace.
-  };
 
   template <typename... Parts>
   void Report(Violation violation, const Parts&... parts) {
-    std::ostringstream text;
-    (text << ... << parts);
-    reports_.push_back({violation, step_, text.str()});
+    log_.Report(violation, parts...);
   }
 
   Tensor& tensor(TensorIdx t) { return tensors_[At(t)]; }
@@ -80,72 +75,13 @@ class Replay {
     return !graph_.is_external(t) && graph_.bytes(t) > 0;
   }
 
-  static std::string NameOf(TensorIdx t) {
-    return t == kNone ? "a workspace" : "tensor " + std::to_string(t);
-  }
-
-  // Rounded up to the alignment.
-  Bytes Rounded(Bytes bytes) const {
-    return (bytes + schedule_.alignment - 1) / schedule_.alignment *
-           schedule_.alignment;
-  }
-
-  // No Offset lies beyond it: corrupt schedules have offsets of any size.
-  static Offset EndOf(Offset offset, Bytes bytes) {
-    constexpr Offset kLast = std::numeric_limits<Offset>::max();
-    return offset > kLast - bytes ? kLast : offset + bytes;
-  }
-
-  // Blocks ---------------------------------------------------------------
-
   void BeginLiving(TensorIdx t) {
-    if (IsInPool(t)) live_bytes_ += Rounded(graph_.bytes(t));
+    if (IsInPool(t)) live_bytes_ += blocks_.Rounded(graph_.bytes(t));
   }
 
   void EndLiving(TensorIdx t) {
-    if (IsInPool(t)) live_bytes_ -= Rounded(graph_.bytes(t));
+    if (IsInPool(t)) live_bytes_ -= blocks_.Rounded(graph_.bytes(t));
   }
-
-  void AddBlock(TensorIdx t, Offset offset, Bytes bytes) {
-    if (offset % schedule_.alignment != 0) {
-      Report(Violation::kAlignment, NameOf(t), " at ", offset,
-             " is not aligned to ", schedule_.alignment);
-    }
-    if (offset < 0 || offset > schedule_.capacity - bytes) {
-      Report(Violation::kOutOfRange, NameOf(t), " at [", offset, ", ",
-             EndOf(offset, bytes), ") is outside the pool of ", schedule_.capacity);
-      return;
-    }
-    peak_ = std::max(peak_, EndOf(offset, Rounded(bytes)));
-    const Offset end = offset + bytes;
-    const auto after = blocks_.lower_bound(offset);
-    if (after != blocks_.end() && after->first < end) {
-      Overlap(t, offset, end, after->first, after->second);
-    }
-    if (after != blocks_.begin()) {
-      const auto before = std::prev(after);
-      if (before->second.end > offset) {
-        Overlap(t, offset, end, before->first, before->second);
-      }
-    }
-    blocks_.insert_or_assign(offset, Block{end, t});
-  }
-
-  void Overlap(TensorIdx t, Offset begin, Offset end, Offset other_begin,
-               const Block& other) {
-    Report(Violation::kOverlap, NameOf(t), " at [", begin, ", ", end,
-           ") overlaps ", NameOf(other.tensor), " at [", other_begin, ", ",
-           other.end, ")");
-  }
-
-  void RemoveBlock(TensorIdx t, Offset offset) {
-    const auto block = blocks_.find(offset);
-    if (block != blocks_.end() && block->second.tensor == t) {
-      blocks_.erase(block);
-    }
-  }
-
-  // Steps ----------------------------------------------------------------
 
   void PlaceGraphInputs() {
     for (TensorIdx t = 0; t < graph_.num_tensors(); ++t) {
@@ -164,7 +100,7 @@ class Replay {
       } else {
         tensor(t) = {.is_resident = true, .offset = offset};
         BeginLiving(t);
-        if (IsInPool(t)) AddBlock(t, offset, graph_.bytes(t));
+        if (IsInPool(t)) blocks_.Add(t, offset, graph_.bytes(t));
       }
     }
     for (TensorIdx t = 0; t < graph_.num_tensors(); ++t) {
@@ -173,7 +109,7 @@ class Replay {
                " has no initial placement");
       }
     }
-    max_live_bytes_ = live_bytes_;
+    figures_.max_live_bytes = live_bytes_;
   }
 
   void Drop(const Step& step) {
@@ -192,11 +128,11 @@ class Replay {
       // Right, if the next operation overwrites it in place.
       pinned_dropped_.push_back(t);
     }
-    if (step.kind == StepKind::kEvict) ++num_evictions_;
+    if (step.kind == StepKind::kEvict) ++figures_.forced_evictions;
     if (step.kind == StepKind::kFree && graph_.is_evictable(t)) {
-      ++num_eager_evictions_;
+      ++figures_.eager_evictions;
     }
-    if (IsInPool(t)) RemoveBlock(t, tensor(t).offset);
+    if (IsInPool(t)) blocks_.Remove(t, tensor(t).offset);
     EndLiving(t);
     tensor(t).is_resident = false;
     just_dropped_[t] = tensor(t).offset;
@@ -211,11 +147,15 @@ class Replay {
     CheckTakeOvers(op, is_first, placements);
     PlaceOutputs(op, is_first, placements);
     UseWorkspace(op);
-    max_live_bytes_ = std::max(
-        max_live_bytes_, live_bytes_ + Rounded(graph_.workspace_bytes(op)));
-    (is_first ? compute_seconds_ : recompute_seconds_) += graph_.seconds(op);
-    if (!is_first) ++num_recomputations_;
-    if (!is_first) return;
+    figures_.max_live_bytes =
+        std::max(figures_.max_live_bytes,
+                 live_bytes_ + blocks_.Rounded(graph_.workspace_bytes(op)));
+    if (!is_first) {
+      figures_.recompute_seconds += graph_.seconds(op);
+      ++figures_.recomputations;
+      return;
+    }
+    figures_.compute_seconds += graph_.seconds(op);
     for (const TensorIdx t : graph_.outputs(op)) {
       if (graph_.is_external(t)) tensor(t).is_resident = true;
     }
@@ -246,8 +186,8 @@ class Replay {
   std::vector<Placement> PlacementsOfStep() {
     std::vector<Placement> placements;
     while (next_placement_ != schedule_.placements.end() &&
-           next_placement_->step <= step_) {
-      if (next_placement_->step < step_) {
+           next_placement_->step <= log_.step()) {
+      if (next_placement_->step < log_.step()) {
         Report(Violation::kMalformed, "a placement of step ",
                next_placement_->step, " that runs no operation or is listed "
                "out of order");
@@ -344,7 +284,7 @@ class Replay {
       tensor(t).is_resident = true;
       tensor(t).offset = offset;
       BeginLiving(t);
-      if (IsInPool(t)) AddBlock(t, offset, graph_.bytes(t));
+      if (IsInPool(t)) blocks_.Add(t, offset, graph_.bytes(t));
     }
     for (const TensorIdx t : graph_.outputs(op)) {
       if (graph_.is_external(t) || tensor(t).is_resident) continue;
@@ -357,17 +297,17 @@ class Replay {
   void UseWorkspace(OpIdx op) {
     int64_t num_workspaces = 0;
     while (next_workspace_ != schedule_.workspaces.end() &&
-           next_workspace_->step <= step_) {
+           next_workspace_->step <= log_.step()) {
       const auto [step, offset] = *next_workspace_++;
-      if (step < step_) {
+      if (step < log_.step()) {
         Report(Violation::kMalformed, "a workspace of step ", step,
                " that runs no operation or is listed out of order");
         continue;
       }
       ++num_workspaces;
       if (graph_.workspace_bytes(op) == 0) continue;
-      AddBlock(kNone, offset, graph_.workspace_bytes(op));
-      RemoveBlock(kNone, offset);
+      blocks_.Add(kNone, offset, graph_.workspace_bytes(op));
+      blocks_.Remove(kNone, offset);
     }
     const int64_t expected = graph_.workspace_bytes(op) > 0 ? 1 : 0;
     if (num_workspaces != expected) {
@@ -396,96 +336,23 @@ class Replay {
     }
   }
 
-  void CheckClaims() {
-    const Statistics& claimed = schedule_.statistics;
-    if (peak_ != claimed.peak_bytes) {
-      Report(Violation::kPeak, "the highest end address is ", peak_,
-             ", claimed ", claimed.peak_bytes);
-    }
-    const bool claims_live_bytes =
-        schedule_.has_statistics || claimed.max_live_bytes != kNone;
-    if (claims_live_bytes && max_live_bytes_ != claimed.max_live_bytes) {
-      Report(Violation::kLiveBytes, "the most bytes in use at once are ",
-             max_live_bytes_, ", claimed ", claimed.max_live_bytes);
-    }
-    if (schedule_.has_statistics) CheckStatistics(claimed);
-    CheckLimit("the highest end address", peak_, limits_.pool_bytes);
-    CheckLimit("what is in use at once", max_live_bytes_,
-               limits_.live_bytes);
-  }
-
-  void CheckStatistics(const Statistics& claimed) {
-    const auto count = [&](const char* name, int64_t counted, int64_t claim) {
-      if (counted == claim) return;
-      Report(Violation::kStatistics, "`", name, "` is ", counted, ", claimed ",
-             claim);
-    };
-    count("forced_evictions", num_evictions_, claimed.forced_evictions);
-    count("eager_evictions", num_eager_evictions_, claimed.eager_evictions);
-    count("recomputations", num_recomputations_, claimed.recomputations);
-    const auto sum = [&](const char* name, Seconds summed, Seconds claim) {
-      // In another order they add up to a little more or less.
-      if (std::abs(summed - claim) <= 1e-9 * summed) return;
-      Report(Violation::kStatistics, "`", name, "` is ", summed, ", claimed ",
-             claim);
-    };
-    sum("compute_seconds", compute_seconds_, claimed.compute_seconds);
-    sum("recompute_seconds", recompute_seconds_, claimed.recompute_seconds);
-  }
-
-  void CheckLimit(const char* what, Bytes needed, std::optional<Bytes> limit) {
-    if (!limit || needed <= *limit) return;
-    Report(Violation::kLimit, what, " needs ", needed,
-           " bytes, promised were ", *limit);
-  }
-
   const Graph& graph_;
   const Schedule& schedule_;
   const Limits& limits_;
-  std::vector<ViolationReport> reports_;
+  ViolationLog log_;
+  BlockMap blocks_;
   std::vector<Tensor> tensors_;
-  std::map<Offset, Block> blocks_;  // Live blocks by begin.
   // Dropped since the last operation, with their offsets.
   std::map<TensorIdx, Offset> just_dropped_;
   std::vector<TensorIdx> pinned_dropped_;
   std::vector<Placement>::const_iterator next_placement_;
   std::vector<WorkspacePlacement>::const_iterator next_workspace_;
-  int64_t step_ = kNone;
   OpIdx num_computed_ = 0;
-  Bytes peak_ = 0;
   Bytes live_bytes_ = 0;
-  Bytes max_live_bytes_ = 0;
-  int64_t num_evictions_ = 0;
-  int64_t num_eager_evictions_ = 0;
-  int64_t num_recomputations_ = 0;
-  Seconds compute_seconds_ = 0;
-  Seconds recompute_seconds_ = 0;
+  Statistics figures_;  // Of the steps so far.
 };
 
 }  // namespace
-
-const char* Name(Violation violation) {
-  switch (violation) {
-    case Violation::kMalformed: return "malformed";
-    case Violation::kOrder: return "order";
-    case Violation::kNotRecomputable: return "not_recomputable";
-    case Violation::kMissingOperand: return "missing_operand";
-    case Violation::kOverwritten: return "overwritten";
-    case Violation::kPlacement: return "placement";
-    case Violation::kOutOfRange: return "out_of_range";
-    case Violation::kAlignment: return "alignment";
-    case Violation::kOverlap: return "overlap";
-    case Violation::kTakeOver: return "take_over";
-    case Violation::kNotResident: return "not_resident";
-    case Violation::kPinned: return "pinned";
-    case Violation::kMissingOutput: return "missing_output";
-    case Violation::kPeak: return "peak";
-    case Violation::kLiveBytes: return "live_bytes";
-    case Violation::kStatistics: return "statistics";
-    case Violation::kLimit: return "limit";
-  }
-  return "unknown";
-}
 
 std::vector<ViolationReport> Validate(const Graph& graph,
                                       const Schedule& schedule,
