@@ -33,19 +33,19 @@ namespace {
 PlanOptions RandomOptions(Random& random) {
   PlanOptions options;
   options.policy = static_cast<PolicyKind>(random.Between(0, 4));
-  options.search_effort = 3000;
-  options.packing_effort = 100'000;
-  options.alignment = Bytes{1} << (2 * random.Between(0, 4));
-  options.sliding_window = random.Chance(70);
-  options.partition = random.Chance(70);
-  options.recomputable_in_place = random.Chance(70);
+  options.search.effort = 3000;
+  options.search.packing_effort = 100'000;
+  options.common.alignment = Bytes{1} << (2 * random.Between(0, 4));
+  options.coop.sliding_window = random.Chance(70);
+  options.coop.partition = random.Chance(70);
+  options.coop.recomputable_in_place = random.Chance(70);
   if (random.Chance(20)) options.copy_on_write = random.Chance(50);
-  options.dtr_neighbourhood = static_cast<Neighbourhood>(random.Between(0, 2));
-  options.ignore_small = random.Chance(30);
-  options.sampling = random.Chance(30);
-  options.limits_live_bytes = random.Chance(50);
-  options.seed = static_cast<uint64_t>(random.Between(0, 9));
-  options.overhead_limit = 50;
+  options.dtr.neighbourhood = static_cast<Neighbourhood>(random.Between(0, 2));
+  options.dtr.ignore_small = random.Chance(30);
+  options.dtr.sampling = random.Chance(30);
+  options.search.limits_live_bytes = random.Chance(50);
+  options.common.seed = static_cast<uint64_t>(random.Between(0, 9));
+  options.common.overhead_limit = 50;
   return options;
 }
 
@@ -55,8 +55,9 @@ std::string Describe(const PlanOptions& o) {
                 "policy %d alignment %lld window %d partition %d in_place %d "
                 "copy_on_write %d",
                 static_cast<int>(o.policy),
-                static_cast<long long>(o.alignment), o.sliding_window,
-                o.partition, o.recomputable_in_place, CopiesOnWrite(o));
+                static_cast<long long>(o.common.alignment),
+                o.coop.sliding_window, o.coop.partition,
+                o.coop.recomputable_in_place, CopiesOnWrite(o));
   return text;
 }
 
@@ -75,7 +76,7 @@ class Fuzzer {
   bool RunOnce(Counts& counts) {
     const Graph graph(ProgramBuilder(random_).Build());
     const PlanOptions options = RandomOptions(random_);
-    const Bytes bound = FindLowerBound(graph, options.alignment).bytes;
+    const Bytes bound = FindLowerBound(graph, options.common.alignment).bytes;
     const Schedule loose = PlanUnconstrained(graph, options);
     if (!IsValid(graph, loose, options, {})) return false;
     if (loose.statistics.forced_evictions != 0) {
@@ -98,7 +99,8 @@ class Fuzzer {
           bound, low + (peak - low) * std::abs(percent) / 100);
       PlanOptions preferring = options;
       if (random_.Chance(30)) {
-        preferring.preferred_bytes = capacity * random_.Between(0, 100) / 100;
+        preferring.search.preferred_bytes =
+            capacity * random_.Between(0, 100) / 100;
       }
       const PlanResult result = Plan(graph, capacity, preferring);
       ++counts.plans;
@@ -131,7 +133,7 @@ class Fuzzer {
 
   static Limits Promised(const PlanOptions& options, Bytes capacity) {
     const bool live_bytes = options.policy == PolicyKind::kSearch &&
-                            options.limits_live_bytes;
+                            options.search.limits_live_bytes;
     if (live_bytes) return {.pool_bytes = {}, .live_bytes = capacity};
     return {.pool_bytes = capacity, .live_bytes = capacity};
   }

@@ -1,4 +1,4 @@
-// What a caller may choose about a plan.
+// PlanOptions, all parts in one list of keyword arguments.
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -52,15 +52,23 @@ Enum Parse(const Names<Enum, kSize>& names, const char* argument,
 
 void CheckRanges(const PlanOptions& options) {
   // Written so that a NaN fails.
-  if (options.density_threshold && !(*options.density_threshold >= 0)) {
+  if (options.coop.density_threshold &&
+      !(*options.coop.density_threshold >= 0)) {
     RaiseValueError(
         "PlanOptions: `density_threshold` must not be negative, got ",
-        *options.density_threshold);
+        *options.coop.density_threshold);
   }
-  if (options.overhead_limit && !(*options.overhead_limit >= 1)) {
+  if (options.common.overhead_limit &&
+      !(*options.common.overhead_limit >= 1)) {
     RaiseValueError("PlanOptions: `overhead_limit` must be at least 1, got ",
-                    *options.overhead_limit);
+                    *options.common.overhead_limit);
   }
+}
+
+// A field of one of the parts, as a property.
+template <auto kPart, auto kField>
+auto Get(const PlanOptions& options) {
+  return (options.*kPart).*kField;
 }
 
 template <typename Enum, size_t kSize>
@@ -126,26 +134,30 @@ Arguments:
             };
             PlanOptions chosen{
                 .policy = Parse(kPolicies, "policy", policy),
-                .alignment = ToAlignment(alignment, "PlanOptions"),
-                .sliding_window = flag(sliding_window, "sliding_window"),
-                .partition = flag(partition, "partition"),
-                .recomputable_in_place =
-                    flag(recomputable_in_place, "recomputable_in_place"),
-                .density_threshold =
-                    number(density_threshold, "density_threshold"),
+                .common = {.alignment = ToAlignment(alignment, "PlanOptions"),
+                           .seed = ToSeed(seed, "PlanOptions", "seed"),
+                           .overhead_limit =
+                               number(overhead_limit, "overhead_limit")},
                 .copy_on_write = std::nullopt,
-                .dtr_neighbourhood = Parse(
-                    kNeighbourhoods, "dtr_neighbourhood", dtr_neighbourhood),
-                .ignore_small = flag(ignore_small, "ignore_small"),
-                .sampling = flag(sampling, "sampling"),
-                .search_effort =
-                    ToCount(search_effort, "PlanOptions", "search_effort"),
-                .packing_effort =
-                    ToCount(packing_effort, "PlanOptions", "packing_effort"),
-                .limits_live_bytes =
-                    flag(limits_live_bytes, "limits_live_bytes"),
-                .seed = ToSeed(seed, "PlanOptions", "seed"),
-                .overhead_limit = number(overhead_limit, "overhead_limit"),
+                .coop = {.sliding_window =
+                             flag(sliding_window, "sliding_window"),
+                         .partition = flag(partition, "partition"),
+                         .recomputable_in_place = flag(
+                             recomputable_in_place, "recomputable_in_place"),
+                         .density_threshold =
+                             number(density_threshold, "density_threshold")},
+                .dtr = {.neighbourhood =
+                            Parse(kNeighbourhoods, "dtr_neighbourhood",
+                                  dtr_neighbourhood),
+                        .ignore_small = flag(ignore_small, "ignore_small"),
+                        .sampling = flag(sampling, "sampling")},
+                .search = {.effort = ToCount(search_effort, "PlanOptions",
+                                             "search_effort"),
+                           .packing_effort = ToCount(
+                               packing_effort, "PlanOptions", "packing_effort"),
+                           .limits_live_bytes =
+                               flag(limits_live_bytes, "limits_live_bytes"),
+                           .preferred_bytes = std::nullopt},
             };
             if (copy_on_write) {
               chosen.copy_on_write = flag(*copy_on_write, "copy_on_write");
@@ -160,31 +172,46 @@ Arguments:
           nb::arg("copy_on_write").none() = nb::none(),
           nb::arg("dtr_neighbourhood").none() = "eq", nb::arg("ignore_small").none() = false,
           nb::arg("sampling").none() = false,
-          nb::arg("search_effort").none() = PlanOptions{}.search_effort,
-          nb::arg("packing_effort").none() = PlanOptions{}.packing_effort,
+          nb::arg("search_effort").none() = PlanOptions{}.search.effort,
+          nb::arg("packing_effort").none() = PlanOptions{}.search.packing_effort,
           nb::arg("limits_live_bytes").none() = false, nb::arg("seed").none() = 0,
           nb::arg("overhead_limit").none() = nb::none())
       .def_prop_ro("policy",
                    [](const PlanOptions& options) {
                      return NameOf(kPolicies, options.policy);
                    })
-      .def_ro("alignment", &PlanOptions::alignment)
-      .def_ro("sliding_window", &PlanOptions::sliding_window)
-      .def_ro("partition", &PlanOptions::partition)
-      .def_ro("recomputable_in_place", &PlanOptions::recomputable_in_place)
-      .def_ro("density_threshold", &PlanOptions::density_threshold)
-      .def_prop_ro("copy_on_write", &CopiesOnWrite)
+      .def_prop_ro("alignment",
+                   &Get<&PlanOptions::common, &CommonOptions::alignment>)
+      .def_prop_ro("sliding_window",
+                   &Get<&PlanOptions::coop, &CoopOptions::sliding_window>)
+      .def_prop_ro("partition",
+                   &Get<&PlanOptions::coop, &CoopOptions::partition>)
+      .def_prop_ro("recomputable_in_place",
+                   &Get<&PlanOptions::coop, &CoopOptions::recomputable_in_place>)
+      .def_prop_ro("density_threshold",
+                   &Get<&PlanOptions::coop, &CoopOptions::density_threshold>)
+      .def_prop_ro("copy_on_write",
+                   [](const PlanOptions& options) {
+                     return CopiesOnWrite(options);
+                   })
       .def_prop_ro("dtr_neighbourhood",
                    [](const PlanOptions& options) {
-                     return NameOf(kNeighbourhoods, options.dtr_neighbourhood);
+                     return NameOf(kNeighbourhoods, options.dtr.neighbourhood);
                    })
-      .def_ro("ignore_small", &PlanOptions::ignore_small)
-      .def_ro("sampling", &PlanOptions::sampling)
-      .def_ro("search_effort", &PlanOptions::search_effort)
-      .def_ro("packing_effort", &PlanOptions::packing_effort)
-      .def_ro("limits_live_bytes", &PlanOptions::limits_live_bytes)
-      .def_ro("seed", &PlanOptions::seed)
-      .def_ro("overhead_limit", &PlanOptions::overhead_limit);
+      .def_prop_ro("ignore_small",
+                   &Get<&PlanOptions::dtr, &DtrOptions::ignore_small>)
+      .def_prop_ro("sampling",
+                   &Get<&PlanOptions::dtr, &DtrOptions::sampling>)
+      .def_prop_ro("search_effort",
+                   &Get<&PlanOptions::search, &PlanSearchOptions::effort>)
+      .def_prop_ro("packing_effort",
+                   &Get<&PlanOptions::search, &PlanSearchOptions::packing_effort>)
+      .def_prop_ro("limits_live_bytes",
+                   &Get<&PlanOptions::search, &PlanSearchOptions::limits_live_bytes>)
+      .def_prop_ro("seed",
+                   &Get<&PlanOptions::common, &CommonOptions::seed>)
+      .def_prop_ro("overhead_limit",
+                   &Get<&PlanOptions::common, &CommonOptions::overhead_limit>);
 }
 
 }  // namespace coop

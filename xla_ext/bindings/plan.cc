@@ -240,7 +240,7 @@ void BindFunctions(nb::module_& m) {
          std::optional<IntArg> preferred_bytes) {
         const Bytes pool_bytes = ToCount(capacity, "plan", "capacity");
         PlanOptions preferring = options;
-        preferring.preferred_bytes =
+        preferring.search.preferred_bytes =
             ToOptionalCount(preferred_bytes, "plan", "preferred_bytes");
         nb::gil_scoped_release release;
         return Plan(graph, pool_bytes, preferring);

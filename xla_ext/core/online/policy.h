@@ -2,13 +2,14 @@
 #ifndef COOP_CORE_ONLINE_POLICY_H_
 #define COOP_CORE_ONLINE_POLICY_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "core/base/types.h"
+#include "core/online/options.h"
 #include "core/online/state.h"
-#include "core/options.h"
 
 namespace coop {
 
@@ -43,15 +44,15 @@ class Policy {
 };
 
 // `state` must outlive the policy.
-[[nodiscard]] std::unique_ptr<Policy> MakePolicy(const State& state,
-                                                 const PlanOptions& options);
+[[nodiscard]] std::unique_ptr<Policy> MakePolicy(
+    const State& state, const OnlineOptions& options);
 
 // One per file, see there.
 [[nodiscard]] std::unique_ptr<Policy> MakeCoopPolicy(const State& state);
 [[nodiscard]] std::unique_ptr<Policy> MakeDtePolicy(const State& state);
 [[nodiscard]] std::unique_ptr<Policy> MakeLookaheadPolicy(const State& state);
 [[nodiscard]] std::unique_ptr<Policy> MakeDtrPolicy(
-    const State& state, const PlanOptions& options);
+    const State& state, const DtrOptions& options, uint64_t seed);
 
 }  // namespace coop
 

@@ -167,12 +167,12 @@ std::unique_ptr<Neighbours> MakeNeighbours(const Graph& graph,
 
 class DtrPolicy final : public Policy {
  public:
-  DtrPolicy(const State& state, const PlanOptions& options)
+  DtrPolicy(const State& state, const DtrOptions& options, uint64_t seed)
       : state_(state),
-        neighbours_(MakeNeighbours(state.graph, options.dtr_neighbourhood)),
+        neighbours_(MakeNeighbours(state.graph, options.neighbourhood)),
         ignore_small_(options.ignore_small),
         sampling_(options.sampling),
-        random_(options.seed) {}
+        random_(seed) {}
 
   double Cost(TensorIdx t) override {
     const Graph& graph = state_.graph;
@@ -238,8 +238,9 @@ class DtrPolicy final : public Policy {
 }  // namespace
 
 std::unique_ptr<Policy> MakeDtrPolicy(const State& state,
-                                      const PlanOptions& options) {
-  return std::make_unique<DtrPolicy>(state, options);
+                                      const DtrOptions& options,
+                                      uint64_t seed) {
+  return std::make_unique<DtrPolicy>(state, options, seed);
 }
 
 }  // namespace coop

@@ -17,7 +17,7 @@ namespace {
 // why.
 class Simulator {
  public:
-  Simulator(const Graph& graph, Bytes capacity, const PlanOptions& options);
+  Simulator(const Graph& graph, Bytes capacity, const OnlineOptions& options);
   PlanResult Run() &&;
 
  private:
@@ -61,7 +61,7 @@ class Simulator {
   const TensorState& tensor(TensorIdx t) const { return state_.tensors[At(t)]; }
 
   const Graph& graph_;
-  const PlanOptions& options_;
+  const OnlineOptions& options_;
   const bool lays_out_like_coop_;
   const bool copies_on_write_;
   State state_;
@@ -79,28 +79,28 @@ class Simulator {
 };
 
 Simulator::Simulator(const Graph& graph, Bytes capacity,
-                     const PlanOptions& options)
+                     const OnlineOptions& options)
     : graph_(graph),
       options_(options),
       lays_out_like_coop_(LaysOutLikeCoop(options)),
       copies_on_write_(CopiesOnWrite(options)),
-      state_(graph, capacity, options.alignment),
+      state_(graph, capacity, options.common.alignment),
       recompute_order_(state_),
       policy_(MakePolicy(state_, options)) {
   schedule_.capacity = capacity;
-  schedule_.alignment = options.alignment;
+  schedule_.alignment = options.common.alignment;
   schedule_.copy_on_write = copies_on_write_;
-  if (lays_out_like_coop_ && options.partition) {
-    density_threshold_ = options.density_threshold
-                             ? *options.density_threshold
+  if (lays_out_like_coop_ && options.coop.partition) {
+    density_threshold_ = options.coop.density_threshold
+                             ? *options.coop.density_threshold
                              : DensityThreshold(graph);
   }
-  if (options.overhead_limit) {
+  if (options.common.overhead_limit) {
     Seconds program_seconds = 0;
     for (OpIdx op = 0; op < graph.num_ops(); ++op) {
       program_seconds += graph.seconds(op);
     }
-    clock_limit_ = *options.overhead_limit * program_seconds;
+    clock_limit_ = *options.common.overhead_limit * program_seconds;
   }
 }
 
@@ -241,7 +241,7 @@ bool Simulator::PlaceWorkspace(OpIdx op) {
 Simulator::Room Simulator::MakeRoom(Bytes bytes, TensorIdx consumable) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
-  Event event{.requested_bytes = RoundUp(bytes, options_.alignment)};
+  Event event{.requested_bytes = RoundUp(bytes, options_.common.alignment)};
   Room room = Room::kMade;
   while (!state_.pool.Fits(bytes)) {
     const auto eviction = policy_->Choose(event.requested_bytes);
@@ -287,7 +287,7 @@ TensorIdx Simulator::FindDeadInput(StepKind kind, OpIdx op,
 // The cheapest input that is needed later, but can be recomputed then.
 TensorIdx Simulator::FindConsumableInput(OpIdx op, TensorIdx output) {
   if (copies_on_write_ || !lays_out_like_coop_ ||
-      !options_.recomputable_in_place) {
+      !options_.coop.recomputable_in_place) {
     return kNone;
   }
   TensorIdx cheapest = kNone;
@@ -333,7 +333,7 @@ void Simulator::Drop(TensorIdx t, StepKind kind) {
 
 // What can never be evicted goes left as well, out of the way of windows.
 Side Simulator::SideOf(OpIdx op, bool is_evictable) const {
-  if (!lays_out_like_coop_ || !options_.partition || !is_evictable) {
+  if (!lays_out_like_coop_ || !options_.coop.partition || !is_evictable) {
     return Side::kLeft;
   }
   const bool is_cheap = graph_.seconds(op) == 0 ||
@@ -427,7 +427,8 @@ bool Simulator::FailForMemory(Bytes requested_bytes) {
   failure_ = {.reason = PlanFailure::Reason::kOutOfMemory,
               .op = op_,
               .requested_by = requested_by_,
-              .requested_bytes = RoundUp(requested_bytes, options_.alignment),
+              .requested_bytes =
+                  RoundUp(requested_bytes, options_.common.alignment),
               .free_bytes = pool.free_bytes(),
               .largest_free_bytes = pool.largest_free_bytes(),
               .pinned_bytes = 0,
@@ -452,7 +453,7 @@ void Simulator::Summarise() {
 }  // namespace
 
 PlanResult Simulate(const Graph& graph, Bytes capacity,
-                    const PlanOptions& options) {
+                    const OnlineOptions& options) {
   return Simulator(graph, capacity, options).Run();
 }
 

@@ -4,7 +4,7 @@
 
 #include "core/base/types.h"
 #include "core/graph/graph.h"
-#include "core/options.h"
+#include "core/online/options.h"
 #include "core/schedule/schedule.h"
 
 namespace coop {
@@ -25,7 +25,7 @@ namespace coop {
 // Deterministic but for the times in Event and Statistics. The schedule is
 // valid by construction; Validate checks it independently.
 [[nodiscard]] PlanResult Simulate(const Graph& graph, Bytes capacity,
-                                  const PlanOptions& options);
+                                  const OnlineOptions& options);
 
 }  // namespace coop
 

@@ -73,7 +73,7 @@ struct Schedule {
 struct PlanFailure {
   enum class Reason {
     kOutOfMemory,
-    kOverheadLimit,  // PlanOptions::overhead_limit; the sizes are 0.
+    kOverheadLimit,  // CommonOptions::overhead_limit; the sizes are 0.
   };
 
   Reason reason = Reason::kOutOfMemory;

@@ -23,9 +23,9 @@ Repairer::Repairer(const Graph& graph, const GapTable& gaps, Bytes capacity,
       capacity_(capacity),
       preferred_(
           std::min(capacity, options.preferred_bytes.value_or(capacity))),
-      needs_(FindNeeds(graph, options.alignment)),
+      needs_(FindNeeds(graph, options.common.alignment)),
       effort_(options.effort),
-      rollout_(graph, gaps, options.alignment),
+      rollout_(graph, gaps, options.common.alignment),
       cuts_(graph, gaps, rollout_),
       fills_(graph, gaps, rollout_),
       random_(random),
@@ -35,9 +35,9 @@ Repairer::Repairer(const Graph& graph, const GapTable& gaps, Bytes capacity,
   for (OpIdx op = 0; op < graph.num_ops(); ++op) {
     program_seconds_ += graph.seconds(op);
   }
-  if (options.overhead_limit) {
+  if (options.common.overhead_limit) {
     // Beyond, a plan is of no use; it may be on its way to quadratic work.
-    most_seconds_ = (*options.overhead_limit - 1) * program_seconds_;
+    most_seconds_ = (*options.common.overhead_limit - 1) * program_seconds_;
   }
 }
 

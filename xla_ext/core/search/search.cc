@@ -41,7 +41,7 @@ class Search {
       : graph_(graph),
         gaps_(gaps),
         capacity_(capacity),
-        random_(options.seed),
+        random_(options.common.seed),
         repairer_(graph, gaps, capacity, options, random_) {}
 
   // From `start`, if there are any.
