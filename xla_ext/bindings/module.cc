@@ -64,6 +64,7 @@ NB_MODULE(_ext, m) {
   coop::BindOnlineArena(m);
   coop::BindOptions(m);
   coop::BindPacking(m);
+  coop::BindSchedule(m);
   coop::BindPlan(m);
   coop::BindPool(m);
   m.attr("has_cuda") = kHasCuda;

@@ -6,6 +6,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,13 @@ inline int64_t ToCount(IntArg arg, const std::string& where, const char* name) {
     RaiseValueError(where, ": `", name, "` must not be negative, got ", value);
   }
   return value;
+}
+
+inline std::optional<int64_t> ToOptionalCount(std::optional<IntArg> arg,
+                                              const std::string& where,
+                                              const char* name) {
+  if (!arg) return std::nullopt;
+  return ToCount(*arg, where, name);
 }
 
 inline uint64_t ToSeed(IntArg arg, const std::string& where, const char* name) {
