@@ -1,4 +1,4 @@
-// What checked exchanges wrote into their books.
+// The records of checked mode, see ffi/arena/books.h.
 
 #include <nanobind/stl/optional.h>
 
@@ -23,7 +23,7 @@ struct EventTable {
 
 void BindBooks(nb::module_& m) {
   nb::class_<EventTable>(m, "ArenaEvents",
-                         "What happened in an arena during one run of a step.")
+                         "The stores and loads of one run of a step in an arena.")
       .def_prop_ro(
           "rows",
           [](nb::handle_t<EventTable> self) {

@@ -89,7 +89,7 @@ auto TableArray(const std::vector<int64_t>& values) {
       .attr("reshape")(std::ssize(values) / int64_t{kColumns}, kColumns);
 }
 
-// What `Graph(**arrays)` takes. Releases as they are by default become None,
+// The arrays for `Graph(**arrays)`. Releases as they are by default become None,
 // as only that form can release a graph input that nothing reads.
 nb::dict ArraysOf(const Graph& graph) {
   std::vector<int64_t> inputs_ptr{0}, inputs, outputs_ptr{0}, outputs;

@@ -83,7 +83,7 @@ std::string NameOf(const Names<Enum, kSize>& names, Enum wanted) {
 
 void BindOptions(nb::module_& m) {
   nb::class_<PlanOptions>(m, "PlanOptions", R"(
-What a caller may choose about a plan.
+The choices a caller has about a plan.
 
 Arguments:
   policy: "coop", one of its baselines "dtr" and "dte", "lookahead" (Coop with
@@ -104,8 +104,8 @@ Arguments:
   dtr_neighbourhood: "estar", "eq" or "local".
   ignore_small: (dtr) skip tensors below 1 % of the average size.
   sampling: (dtr) look at about 2 sqrt(n) of n candidates, drawn with `seed`.
-  search_effort: (search) operations that may be run, on paper, to find a plan;
-    about 20 million a second. A count: the plan is the same everywhere.
+  search_effort: (search) operations that may be simulated to find a plan; about
+    20 million a second. A count: the plan is the same everywhere.
   packing_effort: (search) steps of about a nanosecond to find offsets.
   limits_live_bytes: (search) the capacity limits the bytes alive at once, and
     the offsets take what they need: for a compiler that places tensors itself.
@@ -187,7 +187,8 @@ Arguments:
       .def_prop_ro("partition",
                    &Get<&PlanOptions::coop, &CoopOptions::partition>)
       .def_prop_ro("recomputable_in_place",
-                   &Get<&PlanOptions::coop, &CoopOptions::recomputable_in_place>)
+                   &Get<&PlanOptions::coop,
+                        &CoopOptions::recomputable_in_place>)
       .def_prop_ro("density_threshold",
                    &Get<&PlanOptions::coop, &CoopOptions::density_threshold>)
       .def_prop_ro("copy_on_write",
@@ -205,9 +206,11 @@ Arguments:
       .def_prop_ro("search_effort",
                    &Get<&PlanOptions::search, &PlanSearchOptions::effort>)
       .def_prop_ro("packing_effort",
-                   &Get<&PlanOptions::search, &PlanSearchOptions::packing_effort>)
+                   &Get<&PlanOptions::search,
+                        &PlanSearchOptions::packing_effort>)
       .def_prop_ro("limits_live_bytes",
-                   &Get<&PlanOptions::search, &PlanSearchOptions::limits_live_bytes>)
+                   &Get<&PlanOptions::search,
+                        &PlanSearchOptions::limits_live_bytes>)
       .def_prop_ro("seed",
                    &Get<&PlanOptions::common, &CommonOptions::seed>)
       .def_prop_ro("overhead_limit",

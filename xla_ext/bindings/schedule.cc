@@ -18,7 +18,7 @@ namespace coop {
 namespace {
 
 void BindStatistics(nb::module_& m) {
-  nb::class_<Statistics>(m, "Statistics", "What a plan costs.")
+  nb::class_<Statistics>(m, "Statistics", "The cost of a plan.")
       .def_ro("compute_seconds", &Statistics::compute_seconds,
               "Every operation once.")
       .def_ro("recompute_seconds", &Statistics::recompute_seconds)

@@ -1,4 +1,4 @@
-// How small, and how large, a pool is worth asking for.
+// The smallest pool that can be planned, and the largest that is of use.
 #ifndef COOP_CORE_MINIMUM_H_
 #define COOP_CORE_MINIMUM_H_
 

@@ -10,9 +10,9 @@
 namespace coop {
 
 // A schedule for `graph` in a pool of `capacity` bytes, by options.policy: the
-// simulated run of one of the online policies (simulator.h), or the best plan of
-// the search (search.h) and them all. Of graphs with more than 10,000 operations,
-// the plan of the search, if it finds one.
+// simulated run of one of the online policies (online/simulator.h), or the best
+// plan of the search (search/search.h) and them all. Of graphs with more than
+// 10,000 operations, the plan of the search, if it finds one.
 [[nodiscard]] PlanResult Plan(const Graph& graph, Bytes capacity,
                               const PlanOptions& options);
 

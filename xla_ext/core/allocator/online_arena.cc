@@ -54,7 +54,7 @@ Memory OnlineArena::MemoryOf(const Tensor& tensor) {
 }
 
 Side OnlineArena::SideOf(const Tensor& tensor) const {
-  // What can never be evicted goes left as well, out of the way of windows.
+  // Tensors that can never be evicted go left as well, out of the way of windows.
   if (!tensor.recompute) return Side::kLeft;
   const double seconds_if_dear =
       cheap_density_ * static_cast<double>(tensor.bytes);
@@ -132,7 +132,7 @@ void OnlineArena::CountAsEvicted(Tensor& tensor) {
 void OnlineArena::Unhold(Handle handle) {
   Tensor& tensor = Get(handle);
   --tensor.pins;
-  // What only came back for others goes again.
+  // A tensor that only came back for others goes again.
   if (tensor.is_released && tensor.pins == 0 && IsEvictable(tensor)) {
     EvictNow(handle);
   }
@@ -172,7 +172,7 @@ void OnlineArena::RunAgain(Handle handle) {
   counts_.recomputed_seconds += tensor.seconds;
 }
 
-// What has to be recomputed for `wanted`, each behind what it is made from: depth
+// The tensors to recompute for `wanted`, each behind those it is made from: depth
 // first, as the planner does it, with a stack of its own because chains are long.
 std::vector<Handle> OnlineArena::Missing(std::span<const Handle> wanted) const {
   std::vector<Handle> order;
@@ -270,7 +270,7 @@ Handle OnlineArena::Allocate(Request request) {
     if (request.take_over == kNone) {
       made.piece = TakeRoom(handle, made);
     } else {
-      // What it holds is gone, or recomputed when it is touched again.
+      // Its value is gone, or recomputed when it is touched again.
       const Handle old_handle = request.take_over;
       Tensor& old = Get(old_handle);
       made.piece = old.piece;

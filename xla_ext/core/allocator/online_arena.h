@@ -56,8 +56,8 @@ class OnlineArena {
     Seconds recomputed_seconds = 0;
   };
 
-  // What to allocate. `seconds` is what it takes to make the value, `inputs`
-  // what it is made from; the clock moves on by that time. Without `recompute`
+  // A tensor to allocate. `seconds` is the time it takes to compute the value
+  // from the `inputs`; the clock moves on by that time. Without `recompute`
   // the tensor is never evicted.
   struct Request {
     Bytes bytes = 0;  // Positive.
@@ -100,7 +100,7 @@ class OnlineArena {
   [[nodiscard]] const Pool& pool() const { return pool_; }
   [[nodiscard]] const Counts& counts() const { return counts_; }
   [[nodiscard]] Seconds clock() const { return clock_; }
-  // What is wrong with the books, or nullopt. O(everything), for tests.
+  // The first violated invariant, or nullopt. O(everything), for tests.
   [[nodiscard]] std::optional<std::string> CheckInvariants() const;
 
  private:

@@ -28,7 +28,7 @@ class Bound {
 
   Bytes AtOp(OpIdx op) const { return stays_[At(op + 1)] + Own(op); }
 
-  // What `op` needs besides the tensors that stay.
+  // The bytes that `op` needs besides the tensors that stay.
   Bytes Own(OpIdx op) const {
     Bytes bytes = RoundUp(graph_.workspace_bytes(op), alignment_);
     for (const TensorIdx t : graph_.inputs(op)) bytes += Stays(t) ? 0 : Size(t);

@@ -1,4 +1,4 @@
-// What no schedule can go below.
+// Lower bounds on the bytes of any schedule.
 #ifndef COOP_CORE_GRAPH_BOUNDS_H_
 #define COOP_CORE_GRAPH_BOUNDS_H_
 
@@ -25,7 +25,8 @@ struct LowerBound {
 // larger.
 [[nodiscard]] LowerBound FindLowerBound(const Graph& graph, Bytes alignment);
 
-// The same, apart: what one execution of an operation needs where it runs.
+// The same, apart: the bytes that an operation needs at the position where it
+// runs.
 struct Needs {
   std::vector<Bytes> stays;  // By position + 1: tensors without a way back.
   std::vector<Bytes> own;    // By operation: what it reads and makes besides.

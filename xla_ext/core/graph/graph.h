@@ -31,7 +31,7 @@ struct Release {
   TensorIdx tensor;
 };
 
-// What a caller hands over. Operation i reads
+// A graph as a caller hands it over. Operation i reads
 // op_inputs[op_inputs_ptr[i], op_inputs_ptr[i + 1]) and makes the same range of
 // op_outputs. Flags are 0 or 1.
 struct GraphArrays {

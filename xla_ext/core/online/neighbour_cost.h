@@ -1,4 +1,4 @@
-// What recomputing a tensor would cost, evicted neighbours included.
+// The cost of recomputing a tensor, evicted neighbours included.
 #ifndef COOP_CORE_ONLINE_NEIGHBOUR_COST_H_
 #define COOP_CORE_ONLINE_NEIGHBOUR_COST_H_
 

@@ -178,7 +178,7 @@ void Placer::Drop(TensorIdx t, StepKind kind) {
   recorder_.RecordDrop(t, kind);
 }
 
-// What can never be evicted goes left as well, out of the way of windows.
+// Tensors that can never be evicted go left as well, out of the way of windows.
 Side Placer::SideOf(OpIdx op, bool is_evictable) const {
   if (!partitions_ || !is_evictable) return Side::kLeft;
   const bool is_cheap = graph_.seconds(op) == 0 ||

@@ -27,9 +27,9 @@ class Policy {
   // infinite.
   [[nodiscard]] virtual double Cost(TensorIdx t) = 0;
 
-  // What to evict next so that a block of `bytes` (rounded up to the alignment)
-  // fits, or comes nearer to fitting; asked again until it does. nullopt: there
-  // is nothing left that would help.
+  // The tensors to evict next so that a block of `bytes` (rounded up to the
+  // alignment) fits, or comes nearer to fitting; asked again until it does.
+  // nullopt: no eviction is left that would help.
   [[nodiscard]] virtual std::optional<Eviction> Choose(Bytes bytes) = 0;
 
   // `t` has left the pool, but can be recomputed.

@@ -58,7 +58,7 @@ class Pool {
   [[nodiscard]] PieceIdx first() const { return first_; }
   [[nodiscard]] const Piece& piece(PieceIdx i) const { return pieces_[At(i)]; }
 
-  // What is wrong with the books, or nullopt. O(pieces), for tests.
+  // The first violated invariant, or nullopt. O(pieces), for tests.
   [[nodiscard]] std::optional<std::string> CheckInvariants() const;
 
  private:

@@ -1,4 +1,4 @@
-// What must run again so that missing tensors come back.
+// The operations to run again so that missing tensors come back, in order.
 #ifndef COOP_CORE_ONLINE_RECOMPUTE_H_
 #define COOP_CORE_ONLINE_RECOMPUTE_H_
 

@@ -1,4 +1,4 @@
-// Runs the program in the pool, on paper, and writes down what happened.
+// Simulates a run of the program in the pool; the schedule is its record.
 #ifndef COOP_CORE_ONLINE_SIMULATOR_H_
 #define COOP_CORE_ONLINE_SIMULATOR_H_
 

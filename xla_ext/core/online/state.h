@@ -30,7 +30,7 @@ struct State {
     return tensor.pins == 0 && tensor.is_resident && graph.is_evictable(t);
   }
 
-  // What a used piece belongs to; kNone stands for a workspace.
+  // Of the owner of a used piece; kNone stands for a workspace.
   [[nodiscard]] bool IsEvictableNow(const Piece& piece) const {
     return piece.owner != kNone && IsEvictableNow(piece.owner);
   }

@@ -21,7 +21,7 @@ struct PackingBlock {
 
 struct PackingOptions {
   Bytes alignment = 64;  // Of every offset; a power of two.
-  // What may be spent on improving the first packing, in elementary steps of
+  // The effort for improving the first packing, in elementary steps of
   // a few nanoseconds. Not wall clock: the same input packs the same way on
   // every machine. 0: one greedy packing.
   int64_t effort = 300'000'000;
@@ -44,9 +44,9 @@ void CheckBlocks(std::string_view function,
                  std::span<const PackingBlock> blocks, Bytes alignment);
 
 // Dynamic storage allocation is NP-hard. Greedy orders come first
-// (packing_greedy.h); where they miss the lower bound, a search over skylines
-// (packing_search.h) and a local search over the order (packing_improve.h)
-// share what effort is left.
+// (greedy.h); where they miss the lower bound, a search over skylines
+// (skyline_search.h) and a local search over the order (order_search.h) share the
+// effort that is left.
 //
 // Throws std::invalid_argument as CheckBlocks does, and for fixed blocks that
 // are in each other's way.

@@ -1,4 +1,4 @@
-// A packing problem cut down to what matters.
+// A packing problem without the steps and blocks that make no difference.
 #ifndef COOP_CORE_PACKING_PROBLEM_H_
 #define COOP_CORE_PACKING_PROBLEM_H_
 

@@ -1,5 +1,5 @@
-// What a schedule claims of itself, and what was promised of it, against what a
-// replay of its steps found.
+// The claims of a schedule, and the limits promised for it, against the figures
+// of a replay.
 #ifndef COOP_CORE_SCHEDULE_CLAIMS_H_
 #define COOP_CORE_SCHEDULE_CLAIMS_H_
 
@@ -12,7 +12,7 @@
 
 namespace coop {
 
-// What was promised of a schedule beside what it claims itself.
+// Promised of a schedule by the caller, beside its own claims.
 struct Limits {
   std::optional<Bytes> pool_bytes;  // Of the highest end address.
   std::optional<Bytes> live_bytes;  // Of the bytes in use at once.

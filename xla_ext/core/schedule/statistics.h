@@ -1,4 +1,4 @@
-// What a plan costs, and what finding it cost.
+// The cost of a plan, and of finding it.
 #ifndef COOP_CORE_SCHEDULE_STATISTICS_H_
 #define COOP_CORE_SCHEDULE_STATISTICS_H_
 

@@ -1,4 +1,4 @@
-// Is this schedule right? An independent replay, the oracle of every test.
+// Checks a schedule by an independent replay, the oracle of every test.
 #ifndef COOP_CORE_SCHEDULE_VALIDATOR_H_
 #define COOP_CORE_SCHEDULE_VALIDATOR_H_
 

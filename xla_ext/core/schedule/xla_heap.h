@@ -1,4 +1,4 @@
-// What a schedule needs where XLA, and not the planner, places the tensors.
+// The heap of a schedule where XLA, and not the planner, places the tensors.
 #ifndef COOP_CORE_SCHEDULE_XLA_HEAP_H_
 #define COOP_CORE_SCHEDULE_XLA_HEAP_H_
 
@@ -21,7 +21,7 @@ namespace coop {
 // order of operations; a tensor that takes over another's block shares it.
 // Throws std::invalid_argument if it is not a schedule of this graph: an index
 // out of range, or a tensor that is made by another operation, or ended when it
-// is not there. What else a schedule must be is for the validator to say.
+// is not resident. All other rules are the validator's.
 [[nodiscard]] Bytes XlaHeapBytes(const Graph& graph, const Schedule& schedule);
 
 }  // namespace coop

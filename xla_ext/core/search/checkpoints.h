@@ -1,6 +1,7 @@
-// Checkpoints: plans to start from that keep, of all that lies idle while the
-// program turns from its way forward to its way back, what is alive between a
-// few segments of the way forward. The rest is made again segment by segment.
+// Checkpoints: plans to start from, as of Chen et al. (2016). The turn is where the
+// forward pass ends and the backward pass begins. Of the values that are idle
+// there, the plan keeps those alive between a few segments of the forward pass;
+// the others are recomputed segment by segment.
 #ifndef COOP_CORE_SEARCH_CHECKPOINTS_H_
 #define COOP_CORE_SEARCH_CHECKPOINTS_H_
 
@@ -20,7 +21,7 @@ class Checkpoints {
   Checkpoints(const Graph& graph, const GapTable& gaps,
               const Rollout& unmodified);
 
-  // What lies idle at the turn, in all.
+  // The bytes idle at the turn.
   [[nodiscard]] Bytes idle_bytes() const { return idle_bytes_; }
 
   // Every segment makes about `segment_bytes` of that; segments end where
@@ -45,7 +46,7 @@ class Checkpoints {
   Position turn_ = 0;  // Where the unmodified program needs the most bytes.
   Bytes idle_bytes_ = 0;
   std::vector<Bytes> idle_made_;  // By position: made there, idle at the turn.
-  // By position: alive behind it, for the way forward.
+  // By position: alive behind it, for the forward pass.
   std::vector<Bytes> carried_;
 };
 

@@ -1,5 +1,5 @@
-// Cuts: the ways to need fewer bytes where a rollout needs too many, each with
-// what it would cost.
+// Cuts, the eviction candidates of the search: live-range intervals to drop where a
+// rollout needs too many bytes, each with the cost of recomputing the value.
 #ifndef COOP_CORE_SEARCH_CUTS_H_
 #define COOP_CORE_SEARCH_CUTS_H_
 

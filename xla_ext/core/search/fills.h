@@ -1,4 +1,5 @@
-// Fills: what a plan makes again though there would be room to keep it.
+// Fills, the retention candidates of the search: values that a plan recomputes and
+// might keep instead, where there is room.
 #ifndef COOP_CORE_SEARCH_FILLS_H_
 #define COOP_CORE_SEARCH_FILLS_H_
 

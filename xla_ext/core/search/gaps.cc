@@ -82,7 +82,7 @@ Decisions GapTable::Refine(const GapTable& coarser,
       ++from;
     }
     uint8_t decision = decisions[At(from)];
-    // What was made again in the part before stays to the end.
+    // A value made again in the part before stays to the end.
     if (decision == kKeepToEnd && begin(gap) > coarser.begin(from)) {
       decision = kKeep;
     }

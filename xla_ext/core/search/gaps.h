@@ -1,6 +1,6 @@
-// Gaps: the stretches of a program between two uses of a tensor, or parts of
-// them, and whether the tensor is to be there in them. A plan of the search is
-// one decision per gap.
+// Gaps, the live-range intervals of the search: the stretches of a program between
+// two uses of a tensor, or parts of them. A plan of the search is one decision per
+// gap: is the tensor kept in it?
 #ifndef COOP_CORE_SEARCH_GAPS_H_
 #define COOP_CORE_SEARCH_GAPS_H_
 
@@ -20,7 +20,7 @@ using GapIdx = int64_t;
 // it. The operation that ends the gap asks for it; so may, in between, other
 // recomputations.
 enum : uint8_t {
-  // The value there when the gap begins stays for what asks for it in the gap.
+  // The value resident when the gap begins stays for what asks for it in the gap.
   kKeepInGap = 1,
   // It stays for the operation that ends the gap. Without kKeepInGap: what is
   // made again within the gap stays, until the operation that ends it. In a gap
@@ -79,7 +79,7 @@ class GapTable {
 
   // Nothing is dropped between uses; nothing is kept behind the last one.
   [[nodiscard]] Decisions KeepAll() const;
-  // What `decisions` of a table with fewer splits say, in this one.
+  // The `decisions` of a table with fewer splits, by the gaps of this one.
   [[nodiscard]] Decisions Refine(const GapTable& coarser,
                                  const Decisions& decisions) const;
 

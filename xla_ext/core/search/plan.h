@@ -1,4 +1,4 @@
-// A plan of the search: what is kept where, and what that leads to.
+// A plan of the search: decisions, with the seconds and bytes they lead to.
 #ifndef COOP_CORE_SEARCH_PLAN_H_
 #define COOP_CORE_SEARCH_PLAN_H_
 

@@ -71,7 +71,8 @@ void Repairer::MeasureRoom() {
   }
 }
 
-bool Repairer::Repair(SearchPlan& plan, Seconds limit, double noise, bool finishes) {
+bool Repairer::Repair(SearchPlan& plan, Seconds limit, double noise,
+                      bool finishes) {
   int num_unblocked = 0;
   while (Evaluate(plan, limit)) {
     if (plan.IsFeasible()) return true;
@@ -133,7 +134,8 @@ bool Repairer::Unblock(SearchPlan& plan) {
 }
 
 // False if there is no cut that may be applied.
-bool Repairer::Apply(SearchPlan& plan, std::span<const Cut> found, double noise) {
+bool Repairer::Apply(SearchPlan& plan, std::span<const Cut> found,
+                     double noise) {
   const double least_price =
       1e-6 * program_seconds_ / static_cast<double>(graph_.num_ops() + 1);
   ranked_.clear();

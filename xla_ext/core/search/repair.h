@@ -1,4 +1,4 @@
-// Repair: what makes a plan of a search keep its limit, and use all of it.
+// Repair: makes a plan of the search keep its limit, and use all of it.
 #ifndef COOP_CORE_SEARCH_REPAIR_H_
 #define COOP_CORE_SEARCH_REPAIR_H_
 
@@ -32,7 +32,7 @@ class Repairer {
   bool Evaluate(SearchPlan& plan,
                 Seconds limit = std::numeric_limits<Seconds>::infinity());
 
-  // What is barred from here on, until the next call, is left as it is decided.
+  // The gaps barred from here on, until the next call, stay as they are decided.
   void Begin() { ++repair_; }
   void Bar(GapIdx gap) { barred_[At(gap)] = repair_; }
 
@@ -40,7 +40,8 @@ class Repairer {
   // The figures of `plan` are those of its decisions, unless the limit was hit.
   // With more `noise`, dearer cuts are chosen more often. A repair that
   // `finishes` goes on even if the effort is spent.
-  bool Repair(SearchPlan& plan, Seconds limit, double noise, bool finishes = false);
+  bool Repair(SearchPlan& plan, Seconds limit, double noise,
+              bool finishes = false);
 
   // Keeps what there is room for, the most seconds per byte first.
   void FillUp(SearchPlan& plan, double noise);
@@ -48,7 +49,7 @@ class Repairer {
   // Keeps a value from where it is last there to where the gap of `fill` ends.
   void Keep(SearchPlan& plan, const Fill& fill, bool bars = false);
 
-  // What the last plan that was evaluated makes again; valid until the next.
+  // The values that the last evaluated plan recomputes; valid until the next.
   [[nodiscard]] std::span<const Fill> Recomputed(const SearchPlan& plan) {
     return fills_.Find(plan.decisions);
   }

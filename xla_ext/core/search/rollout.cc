@@ -176,8 +176,8 @@ void Rollout::FinishPosition(std::span<const TensorIdx> read_here) {
     if (!(decision(t) & kKeepInGap)) Expire(t);
   }
   for (const TensorIdx t : remade_) {
-    // What was read here as well, or is split here, entered a gap above, and
-    // the decision of that held.
+    // A value read here as well, or split here, entered a gap above, and the
+    // decision of that held.
     if (gaps_.begin(gap_[At(t)]) == executions_.back().position) continue;
     if (!(decision(t) & kKeepToEnd)) Expire(t);
   }
@@ -188,7 +188,8 @@ void Rollout::FinishPosition(std::span<const TensorIdx> read_here) {
   for (const TensorIdx t : graph_.released_after(op)) Hold(t);
 }
 
-// What cannot be made again and is held by the program was alive up to here.
+// A value that cannot be made again and that the program holds was alive up to
+// here.
 void Rollout::Hold(TensorIdx t) {
   if (!gaps_.has_gaps(t) || graph_.has_way_back(t)) return;
   const VersionIdx version = version_[At(t)];

@@ -1,4 +1,4 @@
-// Rollout: what runs, and what is alive when, if every gap is decided.
+// Rollout: the executions and live ranges that the decisions of all gaps lead to.
 #ifndef COOP_CORE_SEARCH_ROLLOUT_H_
 #define COOP_CORE_SEARCH_ROLLOUT_H_
 
@@ -27,7 +27,7 @@ struct Execution {
 // One value of a tensor: a block of the pool from `made` to `last_read`.
 struct Version {
   TensorIdx tensor = kNone;
-  ExecIdx made = kNone;  // kNone: there from the start.
+  ExecIdx made = kNone;  // kNone: resident from the start.
   ExecIdx last_read = kNone;
   // Nothing that runs after this execution may read it, by decision.
   ExecIdx expires = kNotYet;
@@ -109,7 +109,7 @@ class Rollout {
   std::vector<VersionIdx> version_;
   std::vector<GapIdx> gap_;
   // Versions that were skipped over by a recomputation of their operation,
-  // because they were there already: (execution, version).
+  // because they were resident already: (execution, version).
   std::vector<std::pair<ExecIdx, VersionIdx>> skipped_;
   // Of the position at hand.
   std::vector<OpIdx> chain_;

@@ -1,5 +1,5 @@
-// Room: what a rollout leaves free below its limit, kept up to date while several
-// changes are chosen at once.
+// Room: the bytes that a rollout leaves below its limit, kept up to date while
+// several changes are chosen at once.
 #ifndef COOP_CORE_SEARCH_ROOM_H_
 #define COOP_CORE_SEARCH_ROOM_H_
 

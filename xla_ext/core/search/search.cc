@@ -53,7 +53,7 @@ class Search {
       repairer_.Evaluate(best_);
     }
     if (!best_.IsFeasible()) Descend();
-    // What is preferred cannot be had everywhere: then a little more of it.
+    // The preferred bytes cannot be kept everywhere: then a little more.
     if (best_.peak_bytes <= capacity_) {
       repairer_.AllowMore(std::exchange(best_.bytes_above, 0));
     }
@@ -64,7 +64,7 @@ class Search {
             .peak_bytes = best_.peak_bytes};
   }
 
-  // What was preferred, or as little above it as could be had.
+  // The preferred bytes, or as little above them as was reached.
   [[nodiscard]] Bytes preferred_bytes() const {
     return repairer_.preferred_bytes();
   }
@@ -159,7 +159,7 @@ class Search {
       if (!Ruin(plan)) break;
       const Seconds limit =
           present.recompute_seconds * (1 + temperature) + 1e-18;
-      // What was dropped can only pay once there is room for something else.
+      // A drop only pays once other values are kept in the room it makes.
       const Seconds repair_limit =
           has_dropped_ ? kMostWorse * present.recompute_seconds : limit;
       if (!repairer_.Repair(plan, repair_limit, 0.5)) {
@@ -181,7 +181,8 @@ class Search {
     if (best.IsBetterThan(best_)) best_ = std::move(best);
   }
 
-  // Undoes part of the plan; false if there is nothing to undo. Half of the
+  // Destroys part of the plan, for the repair to mend it in another way (large
+  // neighbourhood search); false if there is nothing to undo. Half of the
   // time what it decides is barred, so that the repair has to find something
   // else.
   bool Ruin(SearchPlan& plan) {

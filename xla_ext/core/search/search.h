@@ -1,4 +1,5 @@
-// Search: the whole program is known, so whole plans can be compared.
+// The search for a plan: the whole program is known, so whole plans can be
+// compared.
 #ifndef COOP_CORE_SEARCH_SEARCH_H_
 #define COOP_CORE_SEARCH_SEARCH_H_
 

@@ -1,4 +1,4 @@
-// Splits: where the gaps of a plan are worth parting.
+// Splits: positions at which a gap is better decided in two parts.
 #ifndef COOP_CORE_SEARCH_SPLITS_H_
 #define COOP_CORE_SEARCH_SPLITS_H_
 

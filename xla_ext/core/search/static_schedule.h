@@ -1,4 +1,4 @@
-// A rollout to a schedule: every value gets a block, packed knowing all lifetimes.
+// A rollout to a schedule: every value gets an offset, all live ranges known.
 #ifndef COOP_CORE_SEARCH_STATIC_SCHEDULE_H_
 #define COOP_CORE_SEARCH_STATIC_SCHEDULE_H_
 

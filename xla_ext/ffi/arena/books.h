@@ -1,4 +1,5 @@
-// The books of an arena: who lives where, kept and checked while a step runs.
+// Checked mode: a record of the blocks of an arena and their owners, kept and
+// checked while a step runs, the "books" of that run.
 // Standard library only.
 #ifndef COOP_FFI_ARENA_BOOKS_H_
 #define COOP_FFI_ARENA_BOOKS_H_
@@ -28,7 +29,7 @@ struct ArenaEvent {
   int64_t bytes;
 };
 
-// What an exchange says of one value that it stores or brings back.
+// One value that an exchange stores or loads.
 struct ArenaEntry {
   int64_t tensor;
   std::string_view name;  // For messages.

@@ -1,4 +1,4 @@
-// The exchange of the debug mode, "coop_checked_exchange": the same operands
+// The exchange of the checked mode, "coop_checked_exchange": the same operands
 // and results as "coop_exchange", and attributes that say which values these
 // are. Its handlers keep the books of the arena (books.h), fill what is free
 // with a pattern, and fail at the first call that does not do what was planned.
@@ -25,10 +25,10 @@
 namespace coop {
 
 inline constexpr char kCheckedExchangeTarget[] = "coop_checked_exchange";
-// What is in no block. As a float of any width it is not a number.
+// Fills the bytes of no block. As a float of any width it is not a number.
 inline constexpr int kPoison = 0xFF;
 
-// What every checked handler binds behind what an exchange does.
+// The arguments of every checked handler, behind those of an exchange.
 template <typename Binding>
 constexpr auto BindCheckedExchange(Binding&& binding) {
   return BindExchange(std::move(binding))

@@ -52,7 +52,7 @@ COOP_HOST_DEVICE inline void CopyWords(char* to, const char* from,
   }
 }
 
-// What one thread of one block does.
+// The work of one thread of one block.
 COOP_HOST_DEVICE inline void CopyShare(const CopyBatch& batch, int64_t block,
                                        int thread) {
   // The last item that begins at or before this block.

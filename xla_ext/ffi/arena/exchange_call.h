@@ -1,4 +1,5 @@
-// What the handlers of "coop_exchange" share: from an XLA call to an exchange.
+// The part that all handlers of "coop_exchange" share: an XLA call is decoded to
+// an exchange.
 #ifndef COOP_FFI_ARENA_EXCHANGE_CALL_H_
 #define COOP_FFI_ARENA_EXCHANGE_CALL_H_
 
@@ -14,7 +15,7 @@ namespace coop {
 using Arena = xla::ffi::Buffer<xla::ffi::U8, 1>;
 using Offsets = xla::ffi::Span<const int64_t>;
 
-// What every handler binds, behind its own context.
+// The arguments of every handler, behind its own context.
 template <typename Binding>
 constexpr auto BindExchange(Binding&& binding) {
   return std::move(binding)
