@@ -63,7 +63,7 @@ class SharedCopies {
 }  // namespace
 
 void CopyAll(const std::vector<Copy>& copies, int64_t num_threads,
-             const Schedule& schedule) {
+             const StartTask& start) {
   int64_t bytes = 0;
   for (const Copy& copy : copies) bytes += copy.bytes;
   if (bytes < kSmallBytes || num_threads <= 1) {
@@ -78,7 +78,7 @@ void CopyAll(const std::vector<Copy>& copies, int64_t num_threads,
   const auto num_helpers = std::min(static_cast<size_t>(num_threads),
                                     shared->num_pieces()) - 1;
   for (size_t i = 0; i < num_helpers; ++i) {
-    schedule([shared] { shared->Work(); });
+    start([shared] { shared->Work(); });
   }
   shared->Work();
   shared->Wait();

@@ -12,13 +12,13 @@ namespace coop {
 
 // Gives a task to the threads of a pool; it may start at any time, also after
 // CopyAll has returned.
-using Schedule = std::function<void(std::function<void()>)>;
+using StartTask = std::function<void(std::function<void()>)>;
 
 // Does all copies, which must be independent of each other: split into pieces
 // over the calling thread and `num_threads` - 1 others if they are large. All
 // are finished when it returns.
 void CopyAll(const std::vector<Copy>& copies, int64_t num_threads,
-             const Schedule& schedule);
+             const StartTask& start);
 
 }  // namespace coop
 
