@@ -1,6 +1,6 @@
 // Random but legal programs for the fuzzers.
-#ifndef COOP_TESTS_RANDOM_GRAPH_H_
-#define COOP_TESTS_RANDOM_GRAPH_H_
+#ifndef COOP_TESTS_CORE_FUZZ_RANDOM_GRAPH_H_
+#define COOP_TESTS_CORE_FUZZ_RANDOM_GRAPH_H_
 
 #include <algorithm>
 #include <random>
@@ -145,4 +145,4 @@ class ProgramBuilder {
 
 }  // namespace coop
 
-#endif  // COOP_TESTS_RANDOM_GRAPH_H_
+#endif  // COOP_TESTS_CORE_FUZZ_RANDOM_GRAPH_H_
