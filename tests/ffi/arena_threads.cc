@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "ffi/books.h"
-#include "ffi/copy_cpu.h"
-#include "ffi/exchange.h"
+#include "ffi/arena/books.h"
+#include "ffi/arena/copy_cpu.h"
+#include "ffi/arena/exchange.h"
 
 namespace {
 

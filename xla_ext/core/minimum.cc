@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "core/bounds.h"
+#include "core/graph/bounds.h"
 #include "core/planner.h"
 
 namespace coop {
@@ -29,12 +29,12 @@ Bytes TotalBytes(const Graph& graph, Bytes alignment) {
 
 Schedule PlanUnconstrained(const Graph& graph, const PlanOptions& options) {
   PlanOptions from_the_left = options;
-  from_the_left.partition = false;
+  from_the_left.coop.partition = false;
   // So that the packing is a tight one.
-  from_the_left.limits_live_bytes = true;
-  from_the_left.overhead_limit = std::nullopt;
+  from_the_left.search.limits_live_bytes = true;
+  from_the_left.common.overhead_limit = std::nullopt;
   PlanResult result =
-      Plan(graph, TotalBytes(graph, options.alignment), from_the_left);
+      Plan(graph, TotalBytes(graph, options.common.alignment), from_the_left);
   if (auto* schedule = std::get_if<Schedule>(&result)) {
     return std::move(*schedule);
   }
@@ -50,7 +50,7 @@ std::optional<MinimumPool> FindMinimumPool(const Graph& graph,
   std::optional<PlanFailure> failure;
   // Whether there is a plan shows sooner than how good one can be.
   PlanOptions quick = options;
-  quick.search_effort /= kQuicker;
+  quick.search.effort /= kQuicker;
   const auto is_feasible = [&](Bytes capacity) {
     PlanResult result = Plan(graph, capacity, quick);
     if (auto* schedule = std::get_if<Schedule>(&result)) {
@@ -63,7 +63,7 @@ std::optional<MinimumPool> FindMinimumPool(const Graph& graph,
     return false;
   };
 
-  const LowerBound bound = FindLowerBound(graph, options.alignment);
+  const LowerBound bound = FindLowerBound(graph, options.common.alignment);
   Bytes low = bound.bytes;
   if (is_feasible(low)) {
     best->blocking_op = bound.position;
@@ -71,9 +71,9 @@ std::optional<MinimumPool> FindMinimumPool(const Graph& graph,
   }
 
   // Fragmentation may defeat a plan at the unconstrained peak, hence the loop.
-  const Bytes total = TotalBytes(graph, options.alignment);
+  const Bytes total = TotalBytes(graph, options.common.alignment);
   Bytes high = PlanUnconstrained(graph, options).statistics.peak_bytes;
-  high = std::max(high, low + options.alignment);
+  high = std::max(high, low + options.common.alignment);
   while (!is_feasible(high)) {
     if (high >= total) return std::nullopt;
     low = high;
@@ -81,9 +81,9 @@ std::optional<MinimumPool> FindMinimumPool(const Graph& graph,
   }
 
   while (high - low > std::max(tolerance.value_or(low / 200),
-                               options.alignment)) {
+                               options.common.alignment)) {
     const Bytes middle =
-        RoundUp(low + (high - low) / 2, options.alignment);
+        RoundUp(low + (high - low) / 2, options.common.alignment);
     if (middle >= high) break;
     (is_feasible(middle) ? high : low) = middle;
   }

@@ -1,13 +1,13 @@
-// How small, and how large, a pool is worth asking for.
+// The smallest pool that can be planned, and the largest that is of use.
 #ifndef COOP_CORE_MINIMUM_H_
 #define COOP_CORE_MINIMUM_H_
 
 #include <optional>
 
-#include "core/graph.h"
+#include "core/base/types.h"
+#include "core/graph/graph.h"
 #include "core/options.h"
-#include "core/schedule.h"
-#include "core/types.h"
+#include "core/schedule/schedule.h"
 
 namespace coop {
 

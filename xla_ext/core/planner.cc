@@ -5,12 +5,12 @@
 #include <optional>
 #include <utility>
 
-#include "core/gaps.h"
-#include "core/packing.h"
-#include "core/rollout.h"
-#include "core/search.h"
-#include "core/simulator.h"
-#include "core/static_schedule.h"
+#include "core/online/simulator.h"
+#include "core/packing/packing.h"
+#include "core/search/gaps.h"
+#include "core/search/rollout.h"
+#include "core/search/search.h"
+#include "core/search/static_schedule.h"
 
 namespace coop {
 namespace {
@@ -29,32 +29,32 @@ constexpr int64_t kEffortPerOp = 200'000;
 // `capacity`, it gets that much less.
 std::optional<Schedule> SearchInPool(const Graph& graph, Bytes capacity,
                                      const PlanOptions& options) {
-  SearchOptions search{.alignment = options.alignment,
-                       .effort = std::min(options.search_effort,
+  const Bytes alignment = options.common.alignment;
+  const bool limits_live_bytes = options.search.limits_live_bytes;
+  SearchOptions search{.common = options.common,
+                       .effort = std::min(options.search.effort,
                                           kEffortPerOp * graph.num_ops()),
-                       .seed = options.seed,
-                       .preferred_bytes = options.preferred_bytes,
-                       .overhead_limit = options.overhead_limit};
+                       .preferred_bytes = options.search.preferred_bytes};
   Bytes live_capacity = capacity;
   for (int attempt = 0; attempt < kPackingAttempts; ++attempt) {
     const SearchResult found =
         SearchDecisions(graph, live_capacity, search);
     if (found.peak_bytes > live_capacity) return std::nullopt;
-    Rollout rollout(graph, found.gaps, options.alignment);
+    Rollout rollout(graph, found.gaps, alignment);
     rollout.Run(found.decisions);
     Schedule schedule = MakeStaticSchedule(
         graph, found.gaps, rollout,
-        {.alignment = options.alignment,
-         .effort = options.packing_effort,
-         .seed = options.seed,
-         .target_peak_bytes = options.limits_live_bytes ? 0 : capacity});
-    if (options.limits_live_bytes) return schedule;
+        {.alignment = alignment,
+         .effort = options.search.packing_effort,
+         .seed = options.common.seed,
+         .target_peak_bytes = limits_live_bytes ? 0 : capacity});
+    if (limits_live_bytes) return schedule;
     const Bytes above = schedule.statistics.peak_bytes - capacity;
     if (above <= 0) {
       schedule.capacity = capacity;
       return schedule;
     }
-    live_capacity -= RoundUp(above, options.alignment);
+    live_capacity -= RoundUp(above, alignment);
     search.effort /= 2;
   }
   return std::nullopt;
@@ -63,20 +63,21 @@ std::optional<Schedule> SearchInPool(const Graph& graph, Bytes capacity,
 PlanResult PlanBySearch(const Graph& graph, Bytes capacity,
                         const PlanOptions& options) {
   const auto start = std::chrono::steady_clock::now();
+  const std::optional<double> overhead_limit = options.common.overhead_limit;
   std::optional<Schedule> best = SearchInPool(graph, capacity, options);
   std::optional<PlanFailure> failure;
-  for (const PolicyKind policy :
-       {PolicyKind::kCoop, PolicyKind::kLookahead, PolicyKind::kDtr,
-        PolicyKind::kDte}) {
-    PlanOptions online = options;
-    online.policy = policy;
+  for (const OnlinePolicy policy :
+       {OnlinePolicy::kCoop, OnlinePolicy::kLookahead, OnlinePolicy::kDtr,
+        OnlinePolicy::kDte}) {
+    OnlineOptions online = OnlineOptionsFor(policy, options);
     if (best) {
-      if (options.preferred_bytes) break;  // Which the others do not know.
+      // Which the online policies do not know.
+      if (options.search.preferred_bytes) break;
       if (graph.num_ops() > kMostOpsToCompare) break;
       const double overhead = best->statistics.compute_overhead();
       if (overhead <= 1) break;
-      online.overhead_limit =
-          std::min(overhead, options.overhead_limit.value_or(overhead));
+      online.common.overhead_limit =
+          std::min(overhead, overhead_limit.value_or(overhead));
     }
     PlanResult result = Simulate(graph, capacity, online);
     if (auto* schedule = std::get_if<Schedule>(&result)) {
@@ -90,7 +91,7 @@ PlanResult PlanBySearch(const Graph& graph, Bytes capacity,
   }
   if (!best) return *failure;
   const double overhead = best->statistics.compute_overhead();
-  if (options.overhead_limit && overhead > *options.overhead_limit) {
+  if (overhead_limit && overhead > *overhead_limit) {
     return PlanFailure{.reason = PlanFailure::Reason::kOverheadLimit,
                        .capacity = capacity};
   }
@@ -104,9 +105,9 @@ PlanResult PlanBySearch(const Graph& graph, Bytes capacity,
 
 PlanResult Plan(const Graph& graph, Bytes capacity,
                 const PlanOptions& options) {
-  return options.policy == PolicyKind::kSearch
-             ? PlanBySearch(graph, capacity, options)
-             : Simulate(graph, capacity, options);
+  const auto online = AsOnlinePolicy(options.policy);
+  return online ? Simulate(graph, capacity, OnlineOptionsFor(*online, options))
+                : PlanBySearch(graph, capacity, options);
 }
 
 }  // namespace coop

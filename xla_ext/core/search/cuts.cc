@@ -1,0 +1,213 @@
+#include "core/search/cuts.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace coop {
+namespace {
+
+// A recomputation of more operations than this is nothing to consider.
+constexpr size_t kLongestChain = 4096;
+
+// Rows 0 .. n - 1 of `keys`' counting sort: where each begins.
+template <typename Count>
+void CountInto(std::vector<int64_t>& ptr, int64_t num_rows, Count&& count) {
+  ptr.assign(At(num_rows) + 1, 0);
+  count([&](int64_t row) { ++ptr[At(row) + 1]; });
+  for (size_t i = 1; i < ptr.size(); ++i) ptr[i] += ptr[i - 1];
+}
+
+}  // namespace
+
+CutFinder::CutFinder(const Graph& graph, const GapTable& gaps,
+                     const Rollout& rollout)
+    : graph_(graph),
+      gaps_(gaps),
+      rollout_(rollout),
+      visited_(At(graph.num_ops()), 0) {}
+
+std::span<const Cut> CutFinder::Find(const Decisions& decisions,
+                                     std::span<const Bytes> room) {
+  cuts_.clear();
+  IndexExcess(room);
+  if (num_above_.back() == 0) return cuts_;
+  IndexVersions();
+  IndexReads();
+  const auto versions = rollout_.versions();
+  for (VersionIdx v = 0; v < std::ssize(versions); ++v) {
+    ExecIdx from = versions[At(v)].made;
+    for (int64_t i = reads_ptr_[At(v)]; i < reads_ptr_[At(v) + 1]; ++i) {
+      const ExecIdx to = reads_[At(i)];
+      const bool frees_at_once = from >= 0 && CouldBeTakenOver(v, from);
+      if (num_above_[At(to)] > num_above_[At(from + !frees_at_once)]) {
+        Consider(decisions, v, from, to, i, frees_at_once);
+      }
+      from = to;
+    }
+  }
+  return cuts_;
+}
+
+void CutFinder::IndexExcess(std::span<const Bytes> room) {
+  num_above_.assign(room.size() + 1, 0);
+  bytes_above_.assign(room.size() + 1, 0);
+  for (size_t e = 0; e < room.size(); ++e) {
+    const Bytes above = std::max<Bytes>(0, -room[e]);
+    num_above_[e + 1] = num_above_[e] + (above > 0);
+    bytes_above_[e + 1] = bytes_above_[e] + static_cast<double>(above);
+  }
+}
+
+void CutFinder::IndexVersions() {
+  const auto versions = rollout_.versions();
+  CountInto(versions_ptr_, graph_.num_tensors(), [&](auto&& add) {
+    for (const Version& version : versions) add(version.tensor);
+  });
+  versions_.resize(versions.size());
+  for (VersionIdx v = std::ssize(versions) - 1; v >= 0; --v) {
+    versions_[At(--versions_ptr_[At(versions[At(v)].tensor) + 1])] = v;
+  }
+  // Every row's end was counted down to its begin, one row to the right.
+  versions_ptr_.erase(versions_ptr_.begin());
+  versions_ptr_.push_back(std::ssize(versions));
+}
+
+void CutFinder::IndexReads() {
+  const auto reads = rollout_.reads();
+  CountInto(reads_ptr_, std::ssize(rollout_.versions()), [&](auto&& add) {
+    for (const auto& [version, _] : reads) add(version);
+  });
+  reads_.resize(reads.size());
+  for (size_t i = reads.size(); i-- > 0;) {
+    reads_[At(--reads_ptr_[At(reads[i].first) + 1])] = reads[i].second;
+  }
+  reads_ptr_.erase(reads_ptr_.begin());
+  reads_ptr_.push_back(std::ssize(reads));
+}
+
+// The bytes above capacity in (from, to) that `bytes` less would remove.
+double CutFinder::Excess(Bytes bytes, ExecIdx from, ExecIdx to) const {
+  if (to <= from + 1) return 0;
+  const auto num = num_above_[At(to)] - num_above_[At(from + 1)];
+  const double above = bytes_above_[At(to)] - bytes_above_[At(from + 1)];
+  return std::min(static_cast<double>(bytes) * static_cast<double>(num), above);
+}
+
+// Execution `e` reads `version` and makes something that could have its block.
+bool CutFinder::CouldBeTakenOver(VersionIdx version, ExecIdx e) const {
+  const auto versions = rollout_.versions();
+  const auto& [t, made, last_read, expires, takes_over] = versions[At(version)];
+  if (made == e) return false;
+  const OpIdx op = rollout_.executions()[At(e)].op;
+  for (const InPlacePair& pair : graph_.in_place(op)) {
+    if (pair.input != t || !gaps_.has_gaps(pair.output)) continue;
+    const VersionIdx result = VersionAt(pair.output, e + 1);
+    if (result != kNone && versions[At(result)].made == e &&
+        versions[At(result)].takes_over == kNone &&
+        rollout_.Size(pair.output) == rollout_.Size(t)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// `version` is idle from `from` to its read number `read` at `to`; at `from`
+// already, if it `frees_at_once`.
+void CutFinder::Consider(const Decisions& decisions, VersionIdx version,
+                         ExecIdx from, ExecIdx to, int64_t read,
+                         bool frees_at_once) {
+  const TensorIdx t = rollout_.versions()[At(version)].tensor;
+  const Position reader = rollout_.PositionOf(to);
+  const GapIdx gap = gaps_.at(t, reader);
+  if (!gaps_.may_drop(gap)) return;
+  const uint8_t present = decisions[At(gap)];
+  const bool entered_gap =
+      rollout_.PositionOf(rollout_.versions()[At(version)].made) <= gaps_.begin(gap);
+  const bool idle_since_begin = rollout_.PositionOf(from) <= gaps_.begin(gap);
+  Cut cut{.gap = gap, .from = from - frees_at_once, .to = to};
+  if (idle_since_begin) {
+    cut.decision = present & static_cast<uint8_t>(~kKeepInGap);
+  } else if (entered_gap) {
+    // Read by a recomputation before. Kept for those, not for the end?
+    const bool is_use = reader == gaps_.end(gap) && !gaps_.ends_with_split(gap);
+    cut.decision = is_use ? kKeepInGap : 0;
+  } else {
+    cut.decision = 0;
+  }
+  if (cut.decision == present) return;
+  double held = 0;
+  cut.seconds = Price(t, to, &held);
+  if (cut.decision == 0) {
+    // Made again for everyone who asks from here to the end of the gap.
+    Position last = reader;
+    int64_t num_askers = 1;
+    for (int64_t i = read; i < reads_ptr_[At(version) + 1]; ++i) {
+      const Position asker = rollout_.PositionOf(reads_[At(i)]);
+      if (asker > gaps_.end(gap)) break;
+      if (asker != last) ++num_askers;
+      last = asker;
+    }
+    cut.seconds *= static_cast<double>(num_askers);
+  }
+  cut.relief = Excess(rollout_.Size(t), cut.from, to) - held;
+  if (cut.relief > 0 &&
+      cut.seconds < std::numeric_limits<Seconds>::infinity()) {
+    cuts_.push_back(cut);
+  }
+}
+
+// The version of `t` that execution `reader` finds, or kNone.
+VersionIdx CutFinder::VersionAt(TensorIdx t, ExecIdx reader) const {
+  const auto versions = rollout_.versions();
+  for (int64_t i = versions_ptr_[At(t) + 1]; i-- > versions_ptr_[At(t)];) {
+    const Version& version = versions[At(versions_[At(i)])];
+    if (version.made >= reader) continue;
+    return version.expires >= reader ? versions_[At(i)] : kNone;
+  }
+  return kNone;
+}
+
+// Seconds to make `t` again right before `reader`, given what is there; adds to
+// `held` the relief that is lost to inputs that must be held for it.
+Seconds CutFinder::Price(TensorIdx t, ExecIdx reader, double* held) {
+  ++walk_;
+  touched_.clear();
+  stack_.assign(1, graph_.producer(t));
+  visited_[At(stack_[0])] = walk_;
+  Seconds seconds = 0;
+  for (size_t i = 0; i < stack_.size(); ++i) {
+    const OpIdx op = stack_[i];
+    seconds += graph_.seconds(op);
+    if (stack_.size() > kLongestChain) {
+      return std::numeric_limits<Seconds>::infinity();
+    }
+    for (const TensorIdx input : graph_.inputs(op)) {
+      if (!gaps_.has_gaps(input)) continue;
+      touched_.push_back(input);
+      const VersionIdx version = VersionAt(input, reader);
+      if (version == kNone) {
+        if (!graph_.has_way_back(input)) {
+          return std::numeric_limits<Seconds>::infinity();
+        }
+        const OpIdx producer = graph_.producer(input);
+        if (visited_[At(producer)] == walk_) continue;
+        visited_[At(producer)] = walk_;
+        stack_.push_back(producer);
+      } else {
+        const ExecIdx last_read = rollout_.versions()[At(version)].last_read;
+        if (last_read < reader) {
+          *held += Excess(rollout_.Size(input), last_read, reader);
+        }
+      }
+    }
+  }
+  return seconds;
+}
+
+std::span<const TensorIdx> CutFinder::Touched(const Cut& cut) {
+  double held = 0;
+  Price(gaps_.tensor(cut.gap), cut.to, &held);
+  return touched_;
+}
+
+}  // namespace coop

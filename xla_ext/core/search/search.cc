@@ -1,0 +1,305 @@
+#include "core/search/search.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "core/search/checkpoints.h"
+#include "core/search/fills.h"
+#include "core/search/plan.h"
+#include "core/search/random_choice.h"
+#include "core/search/repair.h"
+#include "core/search/splits.h"
+
+namespace coop {
+namespace {
+
+constexpr Seconds kNoLimit = std::numeric_limits<Seconds>::infinity();
+// How far, relatively, a repair may be worse that starts by dropping something.
+constexpr double kMostWorse = 1.5;
+// The picks among all gaps for one that is kept.
+constexpr int kDropAttempts = 16;
+// Attempts without success after which the search goes back to the best.
+constexpr int64_t kMostStale = 300;
+// Plans that half of the effort for improving is shared among.
+constexpr int64_t kMostStarts = 8;
+// The most gaps that a plan is polished by keeping, one after the other.
+constexpr int kMostPolished = 200;
+// The most parts that the way forward is cut into by a plan to start from.
+constexpr int64_t kMostSegments = 256;
+// How often gaps are parted, each time for half of the effort that is left.
+constexpr int kSplitRounds = 2;
+// Of the effort, what a first plan from each start may not take.
+constexpr int64_t kReserveOfEffort = 2;
+
+class Search {
+ public:
+  Search(const Graph& graph, const GapTable& gaps, Bytes capacity,
+         const SearchOptions& options)
+      : graph_(graph),
+        gaps_(gaps),
+        capacity_(capacity),
+        random_(options.common.seed),
+        repairer_(graph, gaps, capacity, options, random_) {}
+
+  // From `start`, if there are any.
+  SearchResult Run(Decisions start) {
+    if (start.empty()) {
+      Start();
+    } else {
+      best_.decisions = std::move(start);
+      repairer_.Evaluate(best_);
+    }
+    if (!best_.IsFeasible()) Descend();
+    // The preferred bytes cannot be kept everywhere: then a little more.
+    if (best_.peak_bytes <= capacity_) {
+      repairer_.AllowMore(std::exchange(best_.bytes_above, 0));
+    }
+    if (best_.IsFeasible()) ImproveStarts();
+    return {.gaps = gaps_,
+            .decisions = best_.decisions,
+            .recompute_seconds = best_.recompute_seconds,
+            .peak_bytes = best_.peak_bytes};
+  }
+
+  // The preferred bytes, or as little above them as was reached.
+  [[nodiscard]] Bytes preferred_bytes() const {
+    return repairer_.preferred_bytes();
+  }
+
+ private:
+  void Start() {
+    const int64_t reserve = repairer_.effort() / kReserveOfEffort;
+    StartFromEverything(kKeepToEnd);
+    if (best_.IsFeasible() && best_.recompute_seconds == 0) return;
+    StartFromCheckpoints(reserve);
+    for (const uint8_t behind : {uint8_t{0}, uint8_t{kKeep}}) {
+      if (repairer_.effort() > reserve) StartFromEverything(behind);
+    }
+  }
+
+  // Everything is kept but what lies behind the last use: that is made again
+  // for everyone, made again once, or kept for the recomputations that read it.
+  void StartFromEverything(uint8_t behind) {
+    SearchPlan plan{.decisions = gaps_.KeepAll()};
+    for (GapIdx gap = 0; gap < gaps_.size(); ++gap) {
+      if (gaps_.is_behind_last_use(gap) && gaps_.may_drop(gap)) {
+        plan.decisions[At(gap)] = behind;
+      }
+    }
+    Consider(std::move(plan));
+  }
+
+  void StartFromCheckpoints(int64_t reserve) {
+    SearchPlan unmodified{.decisions = gaps_.KeepAll()};
+    repairer_.Evaluate(unmodified);
+    const Checkpoints checkpoints(graph_, gaps_, repairer_.rollout());
+    for (int64_t parts = 1; parts <= kMostSegments; parts *= 2) {
+      for (const int64_t halves : {2, 3}) {
+        if (repairer_.effort() < reserve) return;
+        const Bytes segment_bytes =
+            2 * checkpoints.idle_bytes() / (halves * parts);
+        Consider({.decisions = checkpoints.Every(segment_bytes)});
+      }
+    }
+  }
+
+  void Consider(SearchPlan plan) {
+    repairer_.Begin();
+    repairer_.Repair(plan, kNoLimit, 0, best_.decisions.empty());
+    if (plan.IsFeasible()) repairer_.FillUp(plan, 0);
+    if (best_.decisions.empty() || plan.IsBetterThan(best_)) best_ = plan;
+    if (plan.IsFeasible()) starts_.push_back(std::move(plan));
+  }
+
+  // No cut is left that helps at the peak: undo some at random, and repair
+  // again. Half of the effort; what then fits can still be improved.
+  void Descend() {
+    const int64_t reserve = repairer_.effort() / 2;
+    SearchPlan present = best_;
+    while (repairer_.effort() > reserve && !present.IsFeasible()) {
+      SearchPlan plan{.decisions = present.decisions};
+      if (!Ruin(plan)) return;
+      repairer_.Repair(plan, kNoLimit, 1);
+      if (!present.IsBetterThan(plan)) present = std::move(plan);
+    }
+    if (present.IsBetterThan(best_)) best_ = std::move(present);
+  }
+
+  // A little from each of the best starts, then from the best of what came of
+  // it: which start leads furthest cannot be seen at once.
+  void ImproveStarts() {
+    std::ranges::stable_sort(starts_, {}, &SearchPlan::recompute_seconds);
+    const auto equal =
+        std::ranges::unique(starts_, {}, &SearchPlan::recompute_seconds);
+    starts_.erase(equal.begin(), equal.end());
+    const int64_t num_starts = std::min(kMostStarts, std::ssize(starts_));
+    const int64_t share = repairer_.effort() / (2 * kMostStarts);
+    for (int64_t i = 1; i < num_starts; ++i) {
+      Improve(std::move(starts_[At(i)]), repairer_.effort() - share);
+    }
+    Improve(best_, 0);
+  }
+
+  // From `present`, until no more than so much effort is left.
+  void Improve(SearchPlan present, int64_t effort_at_end) {
+    SearchPlan best = present;
+    const int64_t effort_at_start =
+        std::max(repairer_.effort(), effort_at_end + 1);
+    int64_t num_stale = 0;
+    Polish(present);
+    if (present.IsBetterThan(best)) best = present;
+    while (repairer_.effort() > effort_at_end && best.recompute_seconds > 0) {
+      const double temperature =
+          0.02 * static_cast<double>(repairer_.effort() - effort_at_end) /
+          static_cast<double>(effort_at_start - effort_at_end);
+      SearchPlan plan{.decisions = present.decisions};
+      if (!Ruin(plan)) break;
+      const Seconds limit =
+          present.recompute_seconds * (1 + temperature) + 1e-18;
+      // A drop only pays once other values are kept in the room it makes.
+      const Seconds repair_limit =
+          has_dropped_ ? kMostWorse * present.recompute_seconds : limit;
+      if (!repairer_.Repair(plan, repair_limit, 0.5)) {
+        ++num_stale;
+        continue;
+      }
+      repairer_.FillUp(plan, 0.5);
+      if (plan.recompute_seconds < present.recompute_seconds) {
+        Polish(plan);
+        num_stale = 0;
+      }
+      if (plan.recompute_seconds <= limit) present = std::move(plan);
+      if (present.IsBetterThan(best)) best = present;
+      if (++num_stale > kMostStale) {
+        present = best;
+        num_stale = 0;
+      }
+    }
+    if (best.IsBetterThan(best_)) best_ = std::move(best);
+  }
+
+  // Destroys part of the plan, for the repair to mend it in another way (large
+  // neighbourhood search); false if there is nothing to undo. Half of the
+  // time what it decides is barred, so that the repair has to find something
+  // else.
+  bool Ruin(SearchPlan& plan) {
+    if (!repairer_.Evaluate(plan)) return false;
+    const auto found = repairer_.Recomputed(plan);
+    if (found.empty()) return false;
+    repairer_.Begin();
+    has_dropped_ = false;
+    const bool bars = random_.Below(2) == 0;
+    const int64_t size = std::ssize(found);
+    const int64_t pick = random_.Below(size);
+    switch (random_.Below(5)) {
+      case 0:  // One gap.
+        repairer_.Keep(plan, found[At(pick)], bars);
+        break;
+      case 4:  // The other way round: drops something, for others to be kept.
+        has_dropped_ = Drop(plan);
+        break;
+      case 1: {  // Neighbours in time.
+        const int64_t reach = 1 + random_.Below(8);
+        for (int64_t i = std::max<int64_t>(0, pick - reach);
+             i < std::min(size, pick + reach); ++i) {
+          repairer_.Keep(plan, found[At(i)], bars);
+        }
+        break;
+      }
+      case 2: {  // Some of all.
+        const double share = 0.02 + 0.1 * random_.Uniform();
+        for (const Fill& fill : found) {
+          if (random_.Uniform() < share) repairer_.Keep(plan, fill, bars);
+        }
+        break;
+      }
+      default: {  // The dearer of a few; another way of keeping it.
+        int64_t dearest = pick;
+        for (int i = 0; i < 4; ++i) {
+          const int64_t other = random_.Below(size);
+          if (found[At(other)].seconds > found[At(dearest)].seconds) {
+            dearest = other;
+          }
+        }
+        constexpr uint8_t kWays[] = {kKeepInGap, kKeepToEnd};
+        const int64_t way = random_.Below(3);
+        if (way == 2) {
+          repairer_.Keep(plan, found[At(dearest)]);
+        } else {
+          plan.decisions[At(found[At(dearest)].gap)] = kWays[way];
+        }
+        break;
+      }
+    }
+    return true;
+  }
+
+  bool Drop(SearchPlan& plan) {
+    for (int attempt = 0; attempt < kDropAttempts; ++attempt) {
+      const GapIdx gap = random_.Below(gaps_.size());
+      if (!gaps_.may_drop(gap) || gaps_.is_behind_last_use(gap)) continue;
+      if (plan.decisions[At(gap)] != kKeep) continue;
+      plan.decisions[At(gap)] = random_.Below(2) == 0 ? 0 : kKeepToEnd;
+      repairer_.Bar(gap);
+      return true;
+    }
+    return false;
+  }
+
+  // Takes back, dearest first, every decision that the capacity does not need.
+  void Polish(SearchPlan& plan) {
+    if (!repairer_.Evaluate(plan)) return;
+    const auto found = repairer_.Recomputed(plan);
+    std::vector<Fill> order(found.begin(), found.end());
+    std::ranges::stable_sort(order, std::greater<>{}, &Fill::seconds);
+    int64_t num_tries = 0;
+    for (const Fill& fill : order) {
+      if (repairer_.effort() <= 0 || ++num_tries > kMostPolished) return;
+      SearchPlan kept = plan;
+      repairer_.Keep(kept, fill);
+      if (repairer_.Evaluate(kept, plan.recompute_seconds) &&
+          kept.IsBetterThan(plan)) {
+        plan = std::move(kept);
+      }
+    }
+  }
+
+  const Graph& graph_;
+  const GapTable& gaps_;
+  const Bytes capacity_;
+  RandomChoice random_;
+  Repairer repairer_;
+  SearchPlan best_;
+  std::vector<SearchPlan> starts_;  // That keep the capacity.
+  bool has_dropped_ = false;  // By the last Ruin().
+};
+
+}  // namespace
+
+SearchResult SearchDecisions(const Graph& graph, Bytes capacity,
+                             const SearchOptions& options) {
+  GapTable gaps(graph);
+  SearchOptions present = options;
+  Decisions start;
+  for (int round = 0;; ++round) {
+    const bool is_last = round == kSplitRounds;
+    present.effort = is_last ? options.effort >> round
+                             : options.effort >> (round + 1);
+    Search search(graph, gaps, capacity, present);
+    SearchResult found = search.Run(std::move(start));
+    if (is_last || found.recompute_seconds == 0) return found;
+    const auto splits = FindSplits(graph, found.gaps, found.decisions);
+    if (splits.empty()) return found;
+    GapTable finer(graph, splits);
+    start = finer.Refine(found.gaps, found.decisions);
+    gaps = std::move(finer);
+    if (present.preferred_bytes) {
+      present.preferred_bytes = search.preferred_bytes();
+    }
+  }
+}
+
+}  // namespace coop
