@@ -1,6 +1,6 @@
 """Arena statistics: what happened in the arena while a step ran.
 
-A debugged step's exchanges write books (`xla_ext/ffi/books.h`); this reads them. The same
+A debugged step's exchanges write books (`xla_ext/ffi/arena/books.h`); this reads them. The same
 table can be made from the plan, which says what ought to happen: they are equal, event by
 event.
 """

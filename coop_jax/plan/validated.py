@@ -1,6 +1,6 @@
 """Validated: no plan leaves the planner unchecked.
 
-The validator (`xla_ext/core/validator.h`) replays a schedule and shares no code with what
+The validator (`xla_ext/core/schedule/validator.h`) replays a schedule and shares no code with what
 made it. It checks the plan, what the plan claims of itself, and what was promised of it.
 """
 
