@@ -8,18 +8,17 @@ import coop_jax
 from coop_jax import backends
 from coop_jax.backends.backend import Backend
 from coop_jax.backends.cpu.backend import CpuBackend
-from coop_jax.graph.stored_values import from_rules
 
 
 class Cautious(CpuBackend):
-    """Reads nothing of the compiled step: every value that cannot fuse is stored."""
+    """Expects XLA to need a twentieth more than the schedule says."""
 
     def __init__(self):
         self.asked = 0
 
-    def stored_values(self, program, compiled):
+    def expected_bytes(self, graph, schedule, options):
         self.asked += 1
-        return from_rules(program)
+        return super().expected_bytes(graph, schedule, options) * 21 // 20
 
 
 def test_one_class_and_one_registration_add_a_backend(monkeypatch):
@@ -29,7 +28,7 @@ def test_one_class_and_one_registration_add_a_backend(monkeypatch):
         mlp_step, budget="70%", planner="lookahead", donate_argnums=0
     )
     plan = step.plan(*mlp_arguments())
-    assert cautious.asked == 1
+    assert cautious.asked
     assert plan.measured_bytes <= plan.budget_bytes
     assert plan.recomputed_flops > 0
 
