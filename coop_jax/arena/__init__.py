@@ -1,1 +1,1 @@
-"""The paper's allocator at run time: values that wait long lie at the plan's offsets."""
+"""The paper's allocator at run time: values with long idle intervals at planned offsets."""

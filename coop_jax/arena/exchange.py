@@ -1,16 +1,16 @@
-"""Exchange: the boundary of a step whose values wait in an arena, as a primitive.
+"""Exchange: a boundary of a step that keeps idle values in an arena, as a primitive.
 
     arena, *passed, *loaded = exchange(arena, *to_pass, *to_store)
 
-In one call, values are stored into the arena and others are brought back from it; values
-passed through come out unchanged, later. Like a fence, it keeps what comes after it apart
-from what comes before (`fence.py`). The handlers are in `xla_ext/ffi`: see
-`exchange.h` for the contract.
+In one call, values are stored into the arena and others are loaded from it; values passed
+through are returned unchanged, later. Like a fence, it keeps the operations after it apart
+from those before it (`fence.py`). The handlers are in `xla_ext/ffi`: see `exchange.h` for
+the contract.
 
-* CPU: one custom call that aliases the arena and everything that passes.
+* CPU: one custom call that aliases the arena and all values that pass.
 * GPU: the custom call has the arena, stores and loads only, between two barriers, which
-  the rest passes: a custom call's aliased operands would be copied where they are not
-  XLA's to overwrite.
+  the other values pass: a custom call's aliased operands would be copied where XLA may not
+  overwrite them.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ empty_arena_p = Primitive("coop_empty_arena")
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """What one boundary does.
+    """The stores and loads of one boundary.
 
     Attributes:
         boundary: its number; boundary `k` is before segment `k`.
-        stores, loads: what goes in and what comes back.
-        is_first, is_last: of the exchanges of a step.
-        books: number of the books that a checked exchange writes; None: not checked.
+        stores, loads: values that are stored into the arena and loaded from it.
+        is_first, is_last: whether it is the first, the last exchange of a step.
+        books: number of the log of checked exchanges; None: not in checked mode.
         names: of the stores and then of the loads, for a checked exchange's messages.
     """
 
@@ -58,7 +58,7 @@ class Exchange:
     names: tuple[str, ...] = ()
 
     def attributes(self, num_pass_through: int) -> dict[str, Any]:
-        """Those of the custom call."""
+        """The attributes of the custom call, by name; offsets and tensors are int64[n]."""
         attributes: dict[str, Any] = {
             "num_pass_through": np.int64(num_pass_through),
             "store_offsets": _array(s.offset for s in self.stores),
@@ -78,17 +78,17 @@ class Exchange:
 
 
 def arena_aval(num_bytes: int) -> Any:
-    """The arena's type."""
+    """The arena's type: uint8[num_bytes]."""
     return jax.core.ShapedArray((num_bytes,), np.dtype(np.uint8))
 
 
 def empty_arena(aval: Any) -> Any:
-    """An arena as an array or a tracer."""
+    """An arena of type `aval` as an array or a tracer; its contents are not set."""
     return empty_arena_p.bind(num_bytes=aval.shape[0])
 
 
 def empty_arena_equation(arena: Any) -> Any:
-    """An arena of XLA's own, whose contents are not set."""
+    """The equation that makes an arena in a buffer of XLA, whose contents are not set."""
     return _compat.new_jaxpr_eqn(
         [], [arena], empty_arena_p, {"num_bytes": arena.aval.shape[0]}, frozenset()
     )
@@ -102,7 +102,14 @@ def exchange_equation(
     loaded: Sequence[Any],
     what: Exchange,
 ) -> Any:
-    """The exchange between jaxpr variables; `arenas` are the one before and after."""
+    """The exchange as an equation between jaxpr variables.
+
+    Arguments:
+        arenas: the arena's variable before and after.
+        before, after: values that pass, one to one.
+        stored, loaded: values of `what.stores` and of `what.loads`, in their order.
+        what: the stores and loads.
+    """
     return _compat.new_jaxpr_eqn(
         [arenas[0], *before, *stored],
         [arenas[1], *after, *loaded],
@@ -127,7 +134,7 @@ def _empty_arena_abstract_eval(*, num_bytes):
 
 
 def _call(ctx, operands, results, num_pass_through, what):
-    """The custom call: the arena and what passes are aliased, one to one."""
+    """Results of the custom call; the arena and the values that pass are aliased."""
     register_targets()
     lowering = jax.ffi.ffi_lowering(
         _EXCHANGE if what.books is None else _CHECKED,

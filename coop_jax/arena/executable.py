@@ -1,8 +1,9 @@
-"""Executable: a step with an arena, one buffer, handed from call to call.
+"""Executable: a step whose arena, one buffer, is kept from call to call.
 
-The rewritten program makes its arena itself (`coop_empty_arena`), as what is lowered has
-to, whose arguments are the step's. Called, the arena is an argument, donated, and comes
-back as a result: it is allocated once. Calls from several threads have one each.
+The rewritten program makes its arena itself (`coop_empty_arena`): a program that is lowered
+has to, since its arguments are the step's. In the program that is called, the arena is a
+donated argument and a result: it is allocated once. Calls from several threads have one
+each.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from coop_jax.trace.program import Program
 
 
 def has_arena(program: Program) -> bool:
-    """Does the program make an arena?"""
+    """Whether the program makes an arena."""
     return bool(program.eqns) and program.eqns[0].primitive is empty_arena_p
 
 
@@ -42,8 +43,11 @@ def carried_jit_options(jit_options: dict[str, Any], step: Callable) -> dict[str
     """Options of a step for the function that has the arena before its arguments.
 
     Arguments:
-        jit_options: as for the step.
-        step: from `with_arena_parameter`.
+        jit_options: options of `jax.jit` for the step.
+        step: the function, from `with_arena_parameter`.
+
+    Returns:
+        Options of `jax.jit`, with the arena donated.
     """
     options = dict(jit_options)
     if "static_argnums" in options:
@@ -63,7 +67,7 @@ def carried_jit_options(jit_options: dict[str, Any], step: Callable) -> dict[str
 
 
 def _one_further(argnums: int | Sequence[int]) -> tuple[int, ...]:
-    """Positions behind one more argument; negative ones count from the end."""
+    """The positions with one more argument in front; negative ones count from the end."""
     given = (argnums,) if isinstance(argnums, int) else argnums
     return tuple(i + 1 if i >= 0 else i for i in given)
 
@@ -121,7 +125,7 @@ class StepWithArena:
         return results
 
     def wait(self) -> None:
-        """Until the calls so far have finished."""
+        """Block until the calls so far have finished."""
         with self._lock:
             idle = list(self._idle)
         for arena in idle:
@@ -140,8 +144,8 @@ class StepWithArena:
 
 
 def _has_failed(arena: Any) -> bool:
-    """Did the call that returns it fail? Not known as long as that is running: then the
-    next call fails with it, and the one after that does not."""
+    """Whether the call that returns the arena failed. False while that call is running:
+    then the next call fails with it, and the one after that does not."""
     try:
         if arena.is_ready():
             arena.block_until_ready()

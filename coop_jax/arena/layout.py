@@ -1,9 +1,10 @@
-"""Arena layout: what lies in the arena, from which boundary to which, at which offset.
+"""Arena layout: which values lie in the arena, between which boundaries, at which offsets.
 
-`placement="arena"` keeps values that wait long in one contiguous buffer. At a boundary
-between two segments of the step everything that begins to wait is stored, and everything
-that the segment reads next is brought back (`exchange.py`). Loads come before stores, so a
-block is free for what the same exchange stores.
+`placement="arena"` keeps values in one contiguous buffer during long idle intervals of
+their live ranges. At a boundary between two segments of the step, values whose idle
+interval begins are stored, and values that the segment reads next are loaded
+(`exchange.py`). Loads come before stores, so the block of a loaded value is free for a
+value that the same exchange stores.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.live_ranges import lifetimes
 from coop_jax.targets import Target
 
-# What a boundary may keep outside longer than needed, as a part of what is alive at most:
-# what waits to be stored at the next one, and what is brought back too early.
+# Bytes that may be outside of the arena longer than needed for want of a boundary, as a
+# part of the maximum of live bytes: values stored too late and values loaded too early.
 _TOLERANCE = 1 / 48
-# Of the search for offsets.
+# The limit on the work of the search for offsets.
 _PACKING_EFFORT = 20_000_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stay:
-    """A value's stay in the arena.
+    """The time between two boundaries that a value is in the arena.
 
     Attributes:
-        tensor: its index in the graph.
-        num_bytes: its size.
+        tensor: the value's index in the graph.
+        num_bytes: its size in bytes.
         stored_at: the boundary that stores it; boundary `k` is before segment `k`.
-        loaded_at: the boundary that brings it back, later than `stored_at`.
-        offset: where it lies meanwhile.
+        loaded_at: the boundary that loads it, later than `stored_at`.
+        offset: its offset in the arena, in bytes.
     """
 
     tensor: int
@@ -50,12 +51,12 @@ class Stay:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArenaPlan:
-    """The stays of a step, in the order of their beginning.
+    """The contents of a step's arena.
 
     Attributes:
         arena_bytes: the size of the arena.
-        stays: who is where, when.
-        outside_bytes: the most bytes that are alive outside of the arena.
+        stays: the values in it, with boundaries and offsets, in the order of `stored_at`.
+        outside_bytes: the maximum of the live bytes outside of the arena.
     """
 
     arena_bytes: int
@@ -78,7 +79,7 @@ class ArenaPlan:
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes that a step stores and brings back, together."""
+        """Bytes that a step stores and loads, together."""
         return 2 * sum(stay.num_bytes for stay in self.stays)
 
 
@@ -92,12 +93,16 @@ def plan_arena(
     *,
     fence_free_inputs: bool,
 ) -> tuple[list[Segment], ArenaPlan]:
-    """Segments of a schedule with exchanges between them.
+    """The segments of a schedule with exchanges between them, and the arena's contents.
 
     Arguments:
-        graph, schedule: what is to run.
+        graph, schedule: the schedule and the graph that it was planned on.
         target: the device.
         fence_free_inputs: see `segments.cut`.
+
+    Returns:
+        The segments, whose `fenced` are without the tensors that their exchange stores or
+        loads, and the arena's plan.
     """
     lives = lifetimes(graph, schedule)
     sojourns = choose_sojourns(graph, lives, target)
@@ -139,14 +144,15 @@ def _starts(segments: Sequence[Segment]) -> list[int]:
 def _extra_boundaries(
     sojourns: Sequence[Sojourn], starts: Sequence[int], tolerance: int
 ) -> set[int]:
-    """Executions before which another boundary has to be, for memory's sake."""
+    """Numbers of the executions before which another boundary is needed, to limit the live
+    bytes outside of the arena."""
     last = max((s.until for s in sojourns), default=0)
     stores, loads = np.zeros(last + 1, np.int64), np.zeros(last + 1, np.int64)
     for sojourn in sojourns:
         stores[sojourn.after + 1] += sojourn.num_bytes
         loads[sojourn.until] += sojourn.num_bytes
-    # What is to be stored waits outside for the next boundary, what is loaded lies there
-    # from the one before: the same question, forwards and backwards.
+    # A value to store is outside until the next boundary, a loaded value from the previous
+    # one on: the same question, forwards and backwards.
     extra = _where_too_much(range(last + 1), stores, set(starts), tolerance)
     known = extra.union(starts)
     return extra | _where_too_much(range(last, 0, -1), loads, known, tolerance)
@@ -155,7 +161,8 @@ def _extra_boundaries(
 def _where_too_much(
     executions: Iterable[int], more_bytes: np.ndarray, known: set[int], tolerance: int
 ) -> set[int]:
-    """Where the bytes since the last boundary, in this direction, exceed the tolerance."""
+    """Executions where the bytes since the last boundary, in this direction, exceed the
+    tolerance. `more_bytes`, int64[executions], is what each adds."""
     found: set[int] = set()
     since = 0
     for now in executions:
@@ -169,7 +176,8 @@ def _where_too_much(
 
 
 def _stays(sojourns: Sequence[Sojourn], starts: np.ndarray) -> list[Stay]:
-    """From the first boundary after a wait begins to the last before it ends."""
+    """The idle intervals, each from the first boundary after it begins to the last before
+    it ends, with offsets 0; without those that contain fewer than two boundaries."""
     stays = []
     for sojourn in sojourns:
         stored_at = int(np.searchsorted(starts, sojourn.after, side="right"))
@@ -187,7 +195,8 @@ def _outside(live: np.ndarray, stays: Sequence[Stay], starts: np.ndarray) -> np.
 
 
 def _without_stays(boundary: int, segment: Segment, plan: ArenaPlan) -> Segment:
-    """What an exchange stores or brings back does not pass through it as well."""
+    """The segment without the tensors that its exchange stores or loads: they do not pass
+    through it as well."""
     exchanged = {s.tensor for s in plan.stored_at(boundary) + plan.loaded_at(boundary)}
     fenced = tuple(t for t in segment.fenced if t not in exchanged)
     return dataclasses.replace(segment, fenced=fenced)

@@ -1,6 +1,7 @@
 """Arena plot: addresses over time, of a plan or of the log of a run.
 
-Boundaries to the right, addresses upwards, a rectangle for every stay.
+Boundaries to the right, addresses upwards, a rectangle for every interval that a value
+spends in the arena.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 
 from coop_jax.base import plotting
 
-# Okabe and Ito, told apart by colour-blind readers; neighbours in time differ.
+# By Okabe and Ito, distinct for colour-blind readers; neighbours in time differ.
 _COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#D55E00")
 
 
@@ -24,7 +25,10 @@ def plot(
     """Save the picture; the format follows the file's ending.
 
     Arguments:
-        address_map: as of `ArenaStats.address_map`.
+        address_map: int64[intervals, 5], from `ArenaStats.address_map`.
+        arena_bytes: the size of the arena.
+        path: the file.
+        title: the picture's title; None for the default.
     """
     figure = plotting.new_figure(
         "ArenaStats.plot(path)", "ArenaStats.address_map()", width=8

@@ -1,10 +1,11 @@
-"""Selection: which values spend which of their idle intervals in the arena.
+"""Selection: the idle live-range intervals that values spend in the arena.
 
-A value that is made long before it is read can wait in the arena instead of in a buffer
-of XLA's. The arena takes its bytes all the time, whether anything is in it or not, so the
-waits have to be chosen together: as much memory in the arena as possible, while what is
-outside of it never exceeds what the arena leaves. Two copies are the price of a wait, so
-it has to be long, and all copies together may take a small part of the step.
+An idle interval is the part of a live range between two uses. A value that is made long
+before it is read can lie in the arena meanwhile, instead of in a buffer of XLA. The arena
+takes its bytes during the whole step, whether it holds values or not, so the intervals have
+to be chosen together: as much memory in the arena as possible, while the live bytes outside
+never exceed the bytes that the arena leaves. An interval costs two copies, so it has to be
+long, and all copies together may take a small part of the step.
 """
 
 from __future__ import annotations
@@ -19,31 +20,32 @@ from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.live_ranges import Lifetimes
 from coop_jax.targets import Target
 
-# A wait is worth two copies if it lasts this many times as long as they take.
+# An idle interval is worth two copies if it lasts this many times as long as they take.
 _WORTH = 5
 # All copies of a step, as a part of its modelled time, which on CPU is less than the time
 # it takes. A step whose arena is allocated once also touches less fresh memory: measured
 # step times with and without an arena are in `examples/results/arena_table_cpu.md`.
 _MOST_COPYING = 0.1
-# What arena and the rest may need together beyond what is alive at most.
+# The part by which arena and live bytes outside may exceed the maximum of live bytes.
 _SLACK = 0.02
-# Smaller values stay where they are: each costs a call's bookkeeping, and saves nothing.
+# Smaller values stay in XLA's buffers: each costs a call's bookkeeping, and saves nothing.
 _LEAST_BYTES = 16 * 1024
-# Types that XLA packs several to a byte, and the one without bytes.
+# Types of which XLA packs several elements into a byte, and the one without bytes.
 _PACKED = frozenset("float0 float4_e2m1fn int1 int2 int4 uint1 uint2 uint4".split())
-# Sizes of the arena that are tried, as parts of what is alive at most.
+# Sizes of the arena that are tried, as parts of the maximum of live bytes.
 _SIZES = tuple(part / 20 for part in range(18, 0, -1))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sojourn:
-    """A wait in the arena: from after one use of a value to right before the next.
+    """An idle interval of a live range: from after one use of a value to right before the
+    next.
 
     Attributes:
-        tensor: whose value it is.
-        num_bytes: its size.
-        after: the execution that makes or reads it before.
-        until: the execution that reads it next.
+        tensor: the value's index in the graph.
+        num_bytes: its size in bytes.
+        after: number of the execution that makes or reads it before.
+        until: number of the execution that reads it next.
     """
 
     tensor: int
@@ -53,15 +55,15 @@ class Sojourn:
 
 
 def choose_sojourns(graph: StepGraph, lives: Lifetimes, target: Target) -> list[Sojourn]:
-    """The waits that fill the largest arena which costs (nearly) no memory.
+    """The idle intervals that fill the largest arena which costs (nearly) no memory.
 
     Arguments:
         graph: the step's graph.
-        lives: of the schedule.
-        target: whose bandwidth says what a copy takes.
+        lives: the live ranges of the schedule.
+        target: the device, whose bandwidth gives the time of a copy.
 
     Returns:
-        Sojourns in the order of their beginning; none if none is worth it.
+        Idle intervals in the order of their beginning; none if none is worth its copies.
     """
     live = lives.live_bytes(graph.in_pool_bytes)
     if not live.any():
@@ -77,8 +79,8 @@ def choose_sojourns(graph: StepGraph, lives: Lifetimes, target: Target) -> list[
 
 
 def can_be_stored(aval: object) -> bool:
-    """Does a custom call see the value's bytes? Not those of keys and packed types, and a
-    reference is no value."""
+    """Whether a custom call sees the value's bytes: not those of keys and packed types,
+    and a reference is no value."""
     dtype = getattr(aval, "dtype", None)
     return (
         _compat.is_array(aval) and isinstance(dtype, np.dtype) and dtype.name not in _PACKED
@@ -88,7 +90,11 @@ def can_be_stored(aval: object) -> bool:
 def _waits(
     graph: StepGraph, lives: Lifetimes, clock: np.ndarray, target: Target
 ) -> list[Sojourn]:
-    """Every wait between two uses that is worth two copies."""
+    """Every idle interval that is worth two copies.
+
+    Arguments:
+        clock: float64[executions + 1], modelled seconds before each execution.
+    """
     found = []
     for version in lives.versions:
         num_bytes = graph.in_pool_bytes[version.tensor]
@@ -96,7 +102,7 @@ def _waits(
             graph.tensors[version.tensor].aval
         ):
             continue
-        # Each of the two reads and writes all bytes.
+        # Each of the two copies reads and writes all bytes.
         least = _WORTH * 4 * num_bytes / target.bytes_per_second
         for after, until in zip(version.uses, version.uses[1:], strict=False):
             if until - after > 1 and clock[until] - clock[after + 1] >= least:
@@ -107,10 +113,17 @@ def _waits(
 def _fill(
     waits: Sequence[Sojourn], live: np.ndarray, arena_bytes: int, copied_bytes: float
 ) -> list[Sojourn] | None:
-    """Waits that leave nowhere more than fits beside an arena of that size.
+    """Idle intervals that leave no more live bytes outside than fit beside the arena.
 
-    Where most is left outside beyond that, the wait that spans most of all such excess
-    is put into the arena. None if that leads nowhere, or copies more than it may.
+    Where the excess over that is largest, the interval that covers most of all excess is
+    put into the arena, until there is none. None if no interval helps, or if the copies
+    exceed their limit.
+
+    Arguments:
+        waits: the idle intervals to choose from.
+        live: int64[executions], live bytes at each execution.
+        arena_bytes: the size of the arena.
+        copied_bytes: the most bytes that may be stored.
     """
     excess = live - int((1 + _SLACK) * live.max()) + arena_bytes
     inside = np.zeros(len(live), np.int64)

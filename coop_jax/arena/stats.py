@@ -1,8 +1,8 @@
-"""Arena statistics: what happened in the arena while a step ran.
+"""Arena statistics: the copies into and out of the arena while a step ran.
 
-The exchanges of a checked step write a log (`xla_ext/ffi/arena/books.h`); this reads it.
-The same table can be made from the plan, which says what ought to happen: they are equal,
-event by event.
+The exchanges of a step in checked mode write a log (`xla_ext/ffi/arena/books.h`); this
+module reads it. The same table can be made from the plan, which lists the copies that
+should be made: the two are equal, event by event.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ArenaStats:
     Attributes:
         arena_bytes: the size of the arena.
         events: int64, one row per copy in the order of execution: boundary, kind
-            (0: stored, 1: brought back), tensor, offset, bytes.
+            (0: stored, 1: loaded), tensor, offset, bytes.
     """
 
     arena_bytes: int
@@ -37,16 +37,17 @@ class ArenaStats:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes stored and bytes brought back, together."""
+        """Bytes stored and bytes loaded, together."""
         return int(self.events[:, 4].sum())
 
     @property
     def high_water_bytes(self) -> int:
-        """The highest address that was in use."""
+        """The largest end of a value in the arena, in bytes from its beginning."""
         return int((self.events[:, 3] + self.events[:, 4]).max(initial=0))
 
     def address_map(self) -> np.ndarray:
-        """int64, one row per stay: tensor, stored at, brought back at, offset, bytes."""
+        """Intervals that values spent in the arena: int64[intervals, 5], one row for each:
+        tensor, boundary that stored it, boundary that loaded it, offset, bytes."""
         since: dict[tuple[int, int], int] = {}
         rows = []
         for boundary, kind, tensor, offset, num_bytes in self.events.tolist():
@@ -58,8 +59,9 @@ class ArenaStats:
         return np.array(sorted(rows, key=lambda r: (r[1], r[3])), np.int64).reshape(-1, 5)
 
     def occupancy(self) -> np.ndarray:
-        """int64, one row per boundary with an exchange, after it: boundary, bytes in use,
-        free bytes below the arena's end, bytes of the largest free piece."""
+        """Bytes in use after every exchange: int64[exchanges, 4], one row for each:
+        boundary, bytes in use, free bytes below the arena's end, bytes of the largest free
+        block."""
         blocks: dict[int, int] = {}
         rows = []
         for boundary, events in itertools.groupby(self.events.tolist(), lambda e: e[0]):
@@ -74,8 +76,8 @@ class ArenaStats:
         return np.array(rows, np.int64).reshape(-1, 4)
 
     def fragmentation(self) -> np.ndarray:
-        """Per boundary, the part of the free bytes that is not in the largest free piece;
-        0 where nothing is free."""
+        """Fragmentation after every exchange: float64[exchanges], the part of the free
+        bytes that is not in the largest free block; 0 where no byte is free."""
         occupancy = self.occupancy()
         free, largest = occupancy[:, 2], occupancy[:, 3]
         return 1 - np.divide(largest, free, out=np.ones(len(free)), where=free > 0)
@@ -84,8 +86,8 @@ class ArenaStats:
         """Save a picture of the address map; needs matplotlib.
 
         Arguments:
-            path: of the file; its ending says the format.
-            title: of the picture.
+            path: the file; the format follows its ending.
+            title: the picture's title; None for the default.
         """
         plot.plot(self.address_map(), self.arena_bytes, path, title)
 
@@ -103,7 +105,8 @@ class ArenaStats:
 
 
 def planned_stats(arena: ArenaPlan) -> ArenaStats:
-    """What a run has to do: loads before stores at every boundary, as the handlers."""
+    """The copies that a run has to make: loads before stores at every boundary, as the
+    handlers make them."""
     loads = [
         (s.loaded_at, 0, i, (s.loaded_at, LOAD, s.tensor, s.offset, s.num_bytes))
         for i, s in enumerate(arena.stays)
@@ -117,7 +120,12 @@ def planned_stats(arena: ArenaPlan) -> ArenaStats:
 
 
 def recorded_stats(arena: ArenaPlan, books: int) -> ArenaStats | None:
-    """What the handlers wrote of the last run that finished; None before the first."""
+    """The copies of the last run that finished, as the handlers logged them; None before
+    the first.
+
+    Arguments:
+        books: number of the log of checked exchanges.
+    """
     if not arena.stays:
         return planned_stats(arena)
     events = _ext.last_arena_events(books)
@@ -125,12 +133,13 @@ def recorded_stats(arena: ArenaPlan, books: int) -> ArenaStats | None:
 
 
 def new_books() -> int:
-    """A number for the books of another step."""
+    """A new number for the log of a step's checked exchanges."""
     return next(_numbers)
 
 
 def is_debugged(arena_debug: bool | None) -> bool:
-    """The argument, or without one what the environment says."""
+    """Whether exchanges are checked: the argument, or, if it is None, the environment
+    variable's value."""
     if arena_debug is not None:
         return arena_debug
     return os.environ.get(_VARIABLE, "") not in ("", "0")

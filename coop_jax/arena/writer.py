@@ -26,11 +26,11 @@ def rewrite_with_arena(
     arena: ArenaPlan,
     books: int | None,
 ) -> Program:
-    """As `emit.rewrite`, with exchanges for fences.
+    """The program of `emit.rewrite`, with exchanges for fences.
 
     Arguments:
-        arena: what waits in the arena; the first equation makes the arena.
-        books: where checked exchanges keep their books; None: they are not checked.
+        arena: the values in the arena; the first equation makes the arena.
+        books: number of the log of checked exchanges; None: they are not checked.
     """
     if not arena.stays:
         return rewrite(graph, segments, hints)
@@ -38,7 +38,7 @@ def rewrite_with_arena(
 
 
 class _ArenaWriter(Writer):
-    """The same with exchanges for fences."""
+    """A writer with exchanges for fences."""
 
     def __init__(
         self,

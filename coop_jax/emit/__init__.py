@@ -1,1 +1,1 @@
-"""A schedule to a program: segments, fences, and equations evaluated again."""
+"""From a schedule to a program: segments, fences, and recomputed equations."""

@@ -1,8 +1,9 @@
 """Anti-dependencies: the readers that an update in an input's memory waits for.
 
 XLA knows no order between two readers of an input of which one overwrites it. Where it
-runs the update first, or cannot exclude that it does, it keeps a copy of the input: a GPU
-the new value beside the old one, a CPU a copy of the weight from the first operation on.
+runs the update first, or cannot exclude that it does, it keeps a copy of the input:
+XLA:GPU the new value beside the old one, XLA:CPU a copy of the weight from the first
+operation on.
 """
 
 from __future__ import annotations
@@ -14,28 +15,29 @@ from coop_jax.plan.decoded import Execution
 
 
 class Readers:
-    """Who read the inputs that are overwritten, in the present segment.
+    """The reads of overwritten inputs in the present segment.
 
-    What depends on what is kept in bits, one for every read so far.
+    Dependencies are kept as bit sets, with one bit for every read so far.
     """
 
     def __init__(self, graph: StepGraph) -> None:
         self._graph = graph
         olds = [old for olds in graph.overwritten_by.values() for old in olds]
-        # Of every such input: by reader, its bit, what it depends on and made.
+        # By overwritten input: for every reader its bit, the reads that it depends on
+        # (a bit set) and the variable that it made.
         self._reads: dict[int, list[tuple[int, int, Any]]] = {old: [] for old in olds}
         self._depends: dict[int, int] = {}
         self._num_reads = 0
 
     def begin_segment(self) -> None:
-        """What came before is ordered by the fence."""
+        """Forget the reads so far: the fence orders them."""
         for reads in self._reads.values():
             reads.clear()
         self._depends.clear()
         self._num_reads = 0
 
     def executed(self, execution: Execution, version: dict[int, Any]) -> None:
-        """An operation ran; `version` has the present variable of every tensor."""
+        """Record an execution; `version` has the present variable of every tensor."""
         inputs = self._graph.operations[execution.operation].inputs
         depends = self._dependencies(execution.operation)
         new = [t for t in inputs if t in self._reads and execution.makes]
@@ -48,10 +50,14 @@ class Readers:
         self._depends.update(dict.fromkeys(execution.makes, depends))
 
     def to_wait_for(self, old: int, update: int) -> list[Any]:
-        """What has to be there before `update` overwrites `old`.
+        """Variables that have to be computed before `update` overwrites `old`.
 
-        Empty if the update needs it all anyway. What another of them depends on is left
-        out: as an operand it would only be kept for longer.
+        Empty if the update depends on all readers anyway. A variable that another of them
+        depends on is left out: as an operand its live range would only be longer.
+
+        Arguments:
+            old: index of the overwritten tensor.
+            update: index of the operation that overwrites it.
         """
         reads = self._reads[old]
         needed = self._dependencies(update)

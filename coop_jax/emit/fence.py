@@ -1,12 +1,12 @@
 """Fence: the boundary between two segments, as a primitive.
 
-A fence hands its operands through unchanged. Nothing after it can be computed before
-all of them are there, and the compiler cannot see that its results equal its operands,
-so a recomputation that reads them is not merged back into the first computation.
+A fence returns its operands unchanged. Nothing that reads its results can be computed
+before all operands are, and the compiler cannot see that results equal operands, so a
+recomputation that reads them is not merged back into the first computation.
 
 It is an `optimization_barrier`, which on GPUs and TPUs lives until after the last common
-subexpression elimination, and whose results are laid out as its operands. What a backend
-needs instead, it lowers by itself: `backends.cpu.fence_call`, `backends.tpu.fence_layouts`.
+subexpression elimination, and whose results have its operands' layouts. A backend that
+needs another lowering has it: `backends.cpu.fence_call`, `backends.tpu.fence_layouts`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ def fence_equation(
     """The fence as an equation between jaxpr variables.
 
     Arguments:
-        number: tells it from other fences.
-        layouts: what has to be laid out so (`backends.tpu.layouts`). None for some, or
+        before, after: operands and results, one to one.
+        number: distinguishes it from other fences.
+        layouts: of the operands, minor to major (`backends.tpu.layouts`). None for some, or
             empty: XLA:TPU may choose. XLA:GPU always does, and on a CPU all is row-major.
     """
     params = {"number": number, "layouts": tuple(layouts)}
@@ -57,7 +58,7 @@ def _fence_abstract_eval(*avals, number, layouts):
 
 
 def _fence_batch(operands, dims, *, number, layouts):
-    del layouts  # Of the elements of the batch.
+    del layouts  # They are those of the elements of the batch.
     return fence_p.bind(*operands, number=number, layouts=()), dims
 
 
@@ -71,13 +72,13 @@ _compat.primitive_jvps[fence_p] = _fence_jvp
 
 
 def lower_barrier(ctx, *operands, number, layouts):
-    """The lowering wherever a backend has none of its own."""
+    """Results of the default lowering, for backends that have none of their own."""
     del ctx, number, layouts
     return _compat.hlo.OptimizationBarrierOp(operands).results
 
 
 def with_layouts(ctx, values, layouts):
-    """Values of a lowering, constrained to layouts; None or missing: XLA chooses."""
+    """The values of a lowering, constrained to layouts; None or missing: XLA chooses."""
     avals = map(_compat.physical_aval, ctx.avals_in)
     return [
         _compat.with_layout(ctx, value, aval, order) if order and aval.size else value

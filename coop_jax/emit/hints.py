@@ -1,4 +1,4 @@
-"""Hints: what a backend wants of the fences of a step, beside what the schedule says."""
+"""Hints: requirements of a backend on the fences of a step, beyond the schedule."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from coop_jax.xla.shapes import Order
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FenceHints:
-    """What differs between backends at a fence, and is known before the schedule is.
+    """The differences between backends at a fence that are known before the schedule.
 
     Attributes:
         shared_zeros: equations whose scalar zeros pass the fence of their segment
             (`backends.gpu.shared_zeros`), by index.
         fenced_alone: equations whose results pass a fence of their own as soon as they
-            are made (`backends.cpu.random_bits`), by index.
-        layouts: of values, that fences have to keep (`backends.tpu.layouts`), by variable.
-        narrowed: values that are kept in half precision from one segment to the next
+            are computed (`backends.cpu.random_bits`), by index.
+        layouts: layouts that fences have to keep (`backends.tpu.layouts`), by variable.
+        narrowed: values that may be bfloat16-narrowed from one segment to the next
             (`backends.tpu.bf16_storage`).
     """
 

@@ -1,8 +1,8 @@
-"""Narrowed: values that a plan keeps in half precision from one segment to the next.
+"""Narrowed: float32 values that a plan keeps as bfloat16 from one segment to the next.
 
-A segment reads what it made itself as it was made, in full precision. What
-`backends.tpu.bf16_storage` allows is rounded for later segments, unless an equation there
-reads it in full precision.
+A segment reads its own values as they were computed, in float32. Values that
+`backends.tpu.bf16_storage` allows to narrow are rounded for later segments, unless an
+equation there reads them in float32.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ WHOLE, HALF = np.dtype(np.float32), np.dtype(jnp.bfloat16)
 def kept_narrowed(
     graph: StepGraph, segments: Sequence[Segment], narrowed: Narrowed
 ) -> frozenset[tuple[int, int]]:
-    """Values kept narrowed, as (execution, tensor made there): all that no equation
-    behind a fence reads in full precision."""
+    """The bfloat16-narrowed values, as pairs (execution, tensor made there): all that may
+    be narrowed and that no equation behind a fence reads in float32."""
     readers = {graph.index_of[v]: r for v, r in narrowed.items() if v in graph.index_of}
     kept: set[tuple[int, int]] = set()
     made: dict[int, tuple[int, int]] = {}  # By tensor: its segment and execution.
@@ -46,10 +46,10 @@ def kept_narrowed(
 
 
 def narrowing_equation(value: Any, like: Any) -> Any:
-    """The equation that narrows a value, standing where `like` does."""
+    """The equation that narrows a value to bfloat16, with the source of `like`."""
     return _compat.convert_equation(value, HALF, like)
 
 
 def widening_equation(value: Any, like: Any) -> Any:
-    """The equation that gives a narrowed value its own type again."""
+    """The equation that widens a narrowed value to float32, with the source of `like`."""
     return _compat.convert_equation(value, WHOLE, like)

@@ -1,10 +1,10 @@
-"""Order after: a value again, once others exist.
+"""Order after: the identity of a value, ordered after other values are computed.
 
     later = after(value, *others)
 
-XLA takes barriers out of the program before it orders it on a GPU, and before it looks
-for copies to leave out on a CPU, so they keep nothing in order. This does: a custom call
-without a kernel, whose result is the value in its own place. XLA:TPU gets a barrier.
+XLA:GPU removes barriers from the program before it orders it, and XLA:CPU before it looks
+for copies to leave out, so there they keep nothing in order. This primitive does: a custom
+call without a kernel, whose result aliases the value. XLA:TPU gets a barrier.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ after_p = Primitive("coop_after")
 
 
 def after_equation(value: Any, later: Any, others: Sequence[Any]) -> Any:
-    """`later = after(value, *others)` between jaxpr variables."""
+    """The equation `later = after(value, *others)` between jaxpr variables."""
     operands = [value, *dict.fromkeys(others)]
     return _compat.new_jaxpr_eqn(operands, [later], after_p, {}, frozenset())
 

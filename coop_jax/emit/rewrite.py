@@ -1,7 +1,7 @@
-"""Rewrite: a flat program and a schedule to a new program with fences.
+"""Rewrite: from a flat program and a schedule to a new program with fences.
 
-Every execution of the schedule evaluates its operation's equations again, reading the
-present version of each stored value; unstored values live only inside one segment.
+Every execution of the schedule evaluates its operation's equations, reading the present
+version of each stored value; the live range of an unstored value is inside one segment.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ def rewrite(
     It computes the same outputs from the same inputs. Recomputed equations carry the
     name scope `recompute` around their own, so that profilers show them. The innermost
     scope of every equation is `execution` with the number of its execution in the plan,
-    by which `search.live_bytes_feedback` knows the parts of the compiled step.
+    by which `search.live_bytes_feedback` identifies the parts of the compiled step.
 
     Arguments:
-        graph: what the segments were planned on.
+        graph: the graph that the segments were planned on.
         segments: from `segments.cut`.
-        hints: what the backend wants of the fences.
+        hints: requirements of the backend on the fences.
     """
     kept = kept_narrowed(graph, segments, hints.narrowed)
     return written(segments, Writer(graph, hints, kept))
 
 
 def written(segments: list[Segment], writer: Writer) -> Program:
-    """The program that a writer makes of the segments."""
+    """The program that a writer makes of the segments, with the results' types kept."""
     for number, segment in enumerate(segments):
         writer.fence(segment, number)
         for execution in segment.executions:
@@ -66,8 +66,9 @@ class Writer:
     """The equations written so far and the present version of every tensor.
 
     Arguments:
-        kept_narrowed: executions with the tensors made there that are kept in half
-            precision.
+        graph: the graph that the segments were planned on.
+        hints: requirements of the backend on the fences.
+        kept_narrowed: pairs (execution, tensor made there) of bfloat16-narrowed values.
     """
 
     def __init__(
@@ -79,11 +80,11 @@ class Writer:
         self.graph = graph
         self._hints = hints
         self._kept_narrowed = kept_narrowed
-        self._narrowed: set[int] = set()  # Tensors whose present version is.
+        self._narrowed: set[int] = set()  # Tensors whose present version is narrowed.
         self.eqns: list[Any] = []
         self.version = dict(enumerate(graph.tensors[: graph.num_inputs]))
         self._num_executed = 0
-        # Number, unstored and whole values and zeros of the present segment.
+        # Of the present segment: its number, unstored values, values in float32, zeros.
         self._number = 0
         self._local: dict[Any, Any] = {}
         self._whole: dict[int, Any] = {}
@@ -102,7 +103,7 @@ class Writer:
         self._zeros = dict(zip(zeros, after[len(segment.fenced) :], strict=True))
 
     def _pass(self, segment: Segment, before: list[Any], after: list[Any]) -> None:
-        """The boundary itself: values that go in and come out again."""
+        """Append the boundary's equation; `after` are the results for `before`."""
         if before:
             layouts = [
                 self._hints.layouts.get(self.graph.tensors[t]) for t in segment.fenced
@@ -111,14 +112,15 @@ class Writer:
             self.eqns.append(fence_equation(before, after, self._number, kept))
 
     def _fence_alone(self, tensors: Sequence[int]) -> None:
-        """What is one value from here on, whatever XLA merges of what made it."""
+        """Append a fence for these tensors: each is one value from here on, whichever of
+        the equations that computed it XLA merges."""
         before = [self.version[t] for t in tensors]
         after = [_compat.new_var(v.aval) for v in before]
         self.eqns.append(fence_equation(before, after, self._number))
         self.version.update(zip(tensors, after, strict=True))
 
     def _zeros_of(self, segment: Segment) -> dict[Any, Literal]:
-        """The zeros that have to pass its fence, one of each type."""
+        """The zeros that have to pass the segment's fence, one of each type, by key."""
         return {
             literal_key(atom): atom
             for execution in segment.executions
@@ -176,7 +178,8 @@ class Writer:
         return self._whole.get(tensor, self.version[tensor])
 
     def _kept(self, tensor: int, made: Any) -> Any:
-        """What is kept of a value beyond its segment; this one reads it whole."""
+        """The variable that later segments read for a value that was just computed:
+        itself, or narrowed to bfloat16; the present segment reads it in float32."""
         if (self._num_executed, tensor) not in self._kept_narrowed:
             self._narrowed.discard(tensor)
             return made
@@ -186,7 +189,7 @@ class Writer:
         return self.eqns[-1].outvars[0]
 
     def _widen(self, eqn: Any) -> None:
-        """Widen again what an equation reads of other segments' narrowed values."""
+        """Widen the narrowed values of other segments that an equation reads."""
         for v in reads(eqn):
             tensor = self.graph.index_of.get(v)
             if tensor in self._narrowed and tensor not in self._whole:

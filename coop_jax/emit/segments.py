@@ -1,10 +1,11 @@
-"""Segments: where the fences of a schedule stand and what passes through them.
+"""Segments: the positions of the fences of a schedule, and the operands of each.
 
-A fence keeps a recomputation apart from the first computation and later than what has
-to be finished before it. One fence per group of recomputations is enough, and it needs
-few operands: what the next segment reads, and the *sinks* of the last one (made there,
-not read there), so that everything before the fence is done when it is passed. Fencing
-every live value gave the same memory for up to twelve times the operands.
+A fence keeps a recomputation apart from the first computation and orders it after the
+operations that have to be finished before it. One fence per group of recomputations is
+enough, and it needs few operands: the values that the next segment reads, and the *sinks*
+of the last one (made there, not read there), so that all operations before the fence are
+done when it is passed. Fencing every live value gave the same memory for up to twelve
+times the operands.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from coop_jax.plan.decoded import (
 )
 from coop_jax.trace.costs import aval_bytes
 
-# Of the most bytes that a plan has alive: what is worth a fence.
+# Freed bytes that are worth a fence, as a part of a plan's maximum of live bytes.
 _NOTICEABLE = 1 / 16
 
 
@@ -45,16 +46,17 @@ def cut(
     is_guarded: bool = True,
     also_before: Collection[int] = (),
 ) -> list[Segment]:
-    """Cut a schedule into segments.
+    """The segments that a schedule is cut into, in order.
 
     Arguments:
+        graph, schedule: the schedule and the graph that it was planned on.
         fence_free_inputs: passing an input that is not donated through a fence costs
             nothing on this platform: there is no aliased call that must copy it.
-        is_guarded: fences stand for memory's sake as well, where they cost little.
-        also_before: numbers of executions that more segments begin with.
+        is_guarded: memory fences are added as well, where they cost little.
+        also_before: numbers of executions that further segments begin with.
     """
-    # Where fences are calls, XLA fuses little across operations, and more of them need
-    # more memory than they save: a small step at 70 % of its need no longer fitted.
+    # Where fences are calls, XLA fuses little across operations, and more fences need
+    # more memory than they save: a small step at 70 % of its bytes no longer fitted.
     needs_guards = is_guarded and fence_free_inputs
     risky = _risky(graph, schedule) if needs_guards else set()
     groups = _groups(graph, executions(graph, schedule), risky.union(also_before))
@@ -63,23 +65,24 @@ def cut(
 
 
 def counts_without_guards(graph: StepGraph, schedule: AnySchedule) -> list[int]:
-    """Executions of every segment of a schedule that is cut without guards."""
+    """Numbers of executions by segment, of a schedule that is cut without memory fences."""
     return [len(group) for group in _groups(graph, executions(graph, schedule), ())]
 
 
 def _risky(graph: StepGraph, schedule: AnySchedule) -> set[int]:
-    """Executions, by their number, that a fence has to stand before for memory's sake.
+    """Numbers of the executions that need a memory fence before them.
 
-    Between two fences XLA runs things in its own order, and may free late what the plan
-    frees early: XLA:GPU merges what joins the branches of several residual blocks
-    into one fusion at their end. So a fence comes before that could exceed what the plan
-    needs, once it is a noticeable part of it.
+    Between two fences XLA runs operations in its own order, and may free late the values
+    that the plan frees early: XLA:GPU merges the operations that join the branches of
+    several residual blocks into one fusion at their end. So a fence is placed before the
+    freed bytes could lift the live bytes above the plan's maximum, once they are a
+    noticeable part of it.
     """
     size = graph.in_pool_bytes
     limit = schedule.statistics.max_live_bytes
     risky: set[int] = set()
     number, live, freed = 0, 0, 0
-    was_planned = False  # Before the first recomputation, XLA runs what it knows.
+    was_planned = False  # Before the first recomputation, the order is that of XLA.
     for step in decoded(schedule):
         if step.runs:
             was_planned |= step.kind == RECOMPUTE
@@ -97,9 +100,9 @@ def _risky(graph: StepGraph, schedule: AnySchedule) -> set[int]:
 def _groups(
     graph: StepGraph, executions: list[Execution], risky: Collection[int]
 ) -> list[list[Execution]]:
-    """A new group starts with a run of recomputations, wherever a tensor would
-    otherwise have two versions in one group (XLA would merge them), and where it is
-    risky to do without."""
+    """The executions by segment. A new group starts with a run of recomputations, wherever
+    a tensor would otherwise have two versions in one group (XLA would merge them), and
+    before every execution that is risky."""
     groups: list[list[Execution]] = [[]]
     touched: set[int] = set()
     last_was_recompute = False
@@ -119,7 +122,7 @@ def _groups(
 def _operands(
     graph: StepGraph, groups: list[list[Execution]], fence_free_inputs: bool
 ) -> list[tuple[int, ...]]:
-    # Backwards: is the present version of a tensor read after this group?
+    # Backwards: the tensors whose present version is read after each group.
     read_later = {
         graph.index_of[v] for v in graph.program.outvars if not isinstance(v, Literal)
     }
@@ -148,7 +151,8 @@ def _operands(
 
 
 def _can_pass(aval: Any) -> bool:
-    """Tokens and references are no values, and an empty array has nothing to pass."""
+    """Whether a fence can take a value of this type: tokens and references are no values,
+    and an empty array has no bytes to pass."""
     return _compat.is_array(aval) and aval.size > 0
 
 
@@ -164,10 +168,10 @@ def _reads_from_before(graph: StepGraph, group: list[Execution]) -> set[int]:
 def _without_free_inputs(
     graph: StepGraph, group: list[Execution], reads: set[int]
 ) -> set[int]:
-    """Leave inputs that are not donated out: an aliased call would copy them.
+    """The reads without inputs that are not donated: an aliased call would copy them.
 
-    A recomputation that reads nothing else keeps one of them, the smallest: without it
-    nothing would set it apart from the first computation.
+    For a recomputation that reads nothing else one of them is kept, the smallest: without
+    it nothing would distinguish the recomputation from the first computation.
     """
     free = {t for t in reads if t < graph.num_inputs and not graph.donated[t]}
     kept = reads - free
