@@ -1,1 +1,1 @@
-"""A step and programs in its place, jitted and compiled with the step's own options."""
+"""A step, and programs that replace it, jitted and compiled with the step's options."""

@@ -1,4 +1,4 @@
-"""As written: the step before any plan, compiled for its bytes and for what XLA stores."""
+"""As written: the step before any plan, compiled for its bytes and its stored values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from coop_jax.trace.costs import aval_bytes
 from coop_jax.trace.program import Program
 from coop_jax.xla.memory_figures import compile_measured, compile_to_read, memory_figures
 
-# What XLA's temporaries take beyond the buffers it lists counts as fixed up to this part.
+# Bytes of XLA's temporaries beyond the buffers that it lists count as fixed up to this
+# part of the temporaries: one over this number.
 _MOST_UNLISTED = 10
 
 
@@ -19,13 +20,13 @@ class AsWritten(NamedTuple):
     """A step before any plan.
 
     Attributes:
-        compiled: the step as the user wrote it; None where XLA refuses to compile what the
-            device cannot hold.
-        total_bytes: what it needs, by XLA's figures.
+        compiled: the step as the user wrote it; None where XLA refuses to compile a step
+            that the device cannot hold.
+        total_bytes: the bytes that it needs, by XLA's figures.
         tagged: the flat program with the number of every equation as a name scope, whose
-            buffers say what XLA stores; None as `compiled`. The two differ: inlining
-            dissolves the user's `jax.checkpoint`s, and merging equal broadcasts early
-            already saves memory.
+            buffer assignment shows the stored values; None as `compiled`. The two differ:
+            inlining dissolves the user's `jax.checkpoint`s, and merging equal broadcasts
+            early already saves memory.
     """
 
     compiled: Any
@@ -34,7 +35,7 @@ class AsWritten(NamedTuple):
 
 
 def compile_both(traced: TracedStep) -> AsWritten:
-    """Compile the step as written and its tagged flat program, side by side."""
+    """The step as written and its tagged flat program, compiled side by side."""
     lowered = traced.lower_as_written()
     tagged = traced.lower(tag(traced.program))
 
@@ -48,11 +49,16 @@ def compile_both(traced: TracedStep) -> AsWritten:
 
 
 def unplanned_bytes(tagged: Any, stored: StoredValues, *, of_plans: bool = False) -> int:
-    """Arguments, results, and what XLA stores beside the values that are planned, of the
-    step as written or of its plans.
+    """Fixed bytes: arguments, results, and the buffers that XLA needs beside the planned
+    values, in the step as written or in its plans.
 
-    Of a step that mostly lives in a TPU's vector memory nearly everything is unlisted and
-    not fixed at all: counted, it would refuse budgets that XLA keeps.
+    For a step whose values mostly lie in a TPU's VMEM, nearly all temporaries are unlisted
+    and not fixed at all: counted, they would refuse budgets that XLA keeps.
+
+    Arguments:
+        tagged: the compiled tagged step.
+        stored: its stored values.
+        of_plans: count the unlisted bytes that only plans have, too.
     """
     figures = memory_figures(tagged)
     most = figures.temp_bytes // _MOST_UNLISTED

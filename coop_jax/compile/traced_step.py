@@ -1,4 +1,4 @@
-"""Traced step: a step as a flat program, and how to jit another program in its place."""
+"""Traced step: a step as a flat program, and the `jax.jit` of programs that replace it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from coop_jax.xla.buffer_assignment import has_assignment
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TracedStep:
-    """A traced step: its flat program, and how to jit another program in its place.
+    """A traced step: its flat program, and the means to jit a program that replaces it.
 
     Attributes:
         program: the flat program.
-        jitted: the step as written, jitted with its own options and with what XLA is told
-            besides.
+        jitted: the step as written, jitted with its own options and the backend's
+            compiler options.
         traced: that function, traced for these arguments.
         args, kwargs: the arguments.
         captured: values of the program's first inputs, which are no arguments: tracers
@@ -57,13 +57,13 @@ class TracedStep:
     def trace(
         fn: Callable, jit_options: dict[str, Any], args: tuple, kwargs: dict
     ) -> TracedStep:
-        """Trace a function that is jitted with these options."""
+        """The traced step of a function that is jitted with these options."""
         given = {name: value for name, value in jit_options.items() if value is not None}
         return TracedStep.of(jax.jit(fn, **given), args, kwargs)
 
     @staticmethod
     def of(jitted: Any, args: tuple, kwargs: dict) -> TracedStep:
-        """Trace a jitted function."""
+        """The traced step of a jitted function."""
         traced = jitted.trace(*args, **kwargs)
         closed, captured = _compat_jit.traced_parts(traced)
         infos = jax.tree.leaves(
@@ -78,7 +78,7 @@ class TracedStep:
             jitted = jax.jit(fn, **{**given, "compiler_options": options})
             traced = jitted.trace(*args, **kwargs)
             step = dataclasses.replace(step, jitted=jitted, traced=traced)
-        if step.num_devices() > 1:  # Their shards are left to XLA.
+        if step.num_devices() > 1:  # The partitioning into shards is left to XLA.
             return step
         return dataclasses.replace(step, program=backend.prepare(step.program))
 
@@ -89,20 +89,21 @@ class TracedStep:
 
     @property
     def jit_options(self) -> dict[str, Any]:
-        """Options of `jax.jit`, and what XLA is told besides."""
+        """The options of `jax.jit`, the backend's compiler options included."""
         return _compat_jit.jit_parts(self.jitted)[1]
 
     @property
     def out_tree(self) -> Any:
-        """Tree of the results."""
+        """The tree structure of the results."""
         return jax.tree.structure(self.traced.out_info)
 
     def leaves(self, args: tuple, kwargs: dict) -> list[Any]:
-        """The leaves of such arguments that are not static."""
+        """The leaves of the arguments that are not static."""
         return _compat_jit.parse_arguments(self.jitted, args, kwargs)[1]
 
     def flat_function(self, program: Program) -> Callable[..., list[Any]]:
-        """A program as a function of its inputs, with results typed as the step's."""
+        """A program as a function of its inputs that returns a flat list of results, of
+        the types of the step's results."""
         run = _compat.jaxpr_as_fun(program.to_jaxpr())
         return lambda *inputs: self._typed_as_written(run(*inputs))
 
@@ -133,7 +134,7 @@ class TracedStep:
         return self._jitted[program]
 
     def carrying(self, program: Program) -> StepWithArena:
-        """A program with an arena, compiled to get it as an argument."""
+        """A program with an arena, compiled so that the arena is an argument."""
         arena = program.eqns[0].outvars[0].aval
         run = _compat.jaxpr_as_fun(carried(program).to_jaxpr())
 
@@ -153,9 +154,9 @@ class TracedStep:
         )
 
     def lower(self, program: Program) -> Any:
-        """Lower a program in the step's place.
+        """The lowering of a program that replaces the step.
 
-        Without the warning about donated buffers that nothing can use: JAX has given it
+        Without the warning about donated buffers that cannot be used: JAX has given it
         for the step as written.
         """
         with _without_donation_warning():
@@ -164,7 +165,7 @@ class TracedStep:
         return lowered
 
     def lower_as_written(self) -> Any:
-        """Lower the step as written."""
+        """The lowering of the step as written."""
         return self.traced.lower()
 
     def compile(self, program: Program) -> Any:
@@ -173,23 +174,25 @@ class TracedStep:
         return self.compile_lowered(self.lower(program))
 
     def compile_afresh(self, lowered: Any) -> Any:
-        """Compile what `lower` returned, to read what XLA stores of it: what comes from
-        JAX's compilation cache need not say that."""
+        """The executable of a lowering, compiled without JAX's compilation cache: an
+        executable from there need not carry the buffer assignment."""
         with _compat.compiled_afresh(lowered):
             return self.compile_lowered(lowered)
 
     def readable(self, program: Program, compiled: Any) -> Any:
-        """The compiled program, or another of the same that says where XLA put what."""
+        """The compiled program, or one of the same program compiled again if the first
+        does not carry its buffer assignment."""
         may_be_cached = _compat.is_compilation_cache_enabled()
         if may_be_cached and not has_assignment(compiled):
-            if not _compat.is_absent(self.device()):  # Of these XLA never says it.
+            if not _compat.is_absent(self.device()):  # For absent devices XLA has none.
                 return self.compile_afresh(self.lower(program))
         return compiled
 
     def compile_lowered(self, lowered: Any, options: dict[str, Any] | None = None) -> Any:
-        """Compile a version of the step, for the device it is for.
+        """The executable of a version of the step, for the step's device.
 
         Arguments:
+            lowered: from `lower` or `lower_as_written`.
             options: compiler options beyond the step's own.
         """
         backend = self.backend if self.num_devices() == 1 else Backend()
@@ -198,18 +201,18 @@ class TracedStep:
 
     @property
     def backend(self) -> Backend:
-        """The backend that the step is compiled by."""
+        """The backend that compiles the step."""
         return backend_of(self.device())
 
     def device(self) -> Any:
-        """One of the devices the step runs on."""
+        """One of the devices that the step runs on, the one with the smallest id."""
         devices = next(self._device_sets(), None)
         if devices is None:
             return _compat.default_device()
         return min(devices, key=lambda d: d.id)
 
     def num_devices(self) -> int:
-        """How many devices its arguments lie on, or are to lie on."""
+        """The number of devices that its arguments lie on, or are to lie on."""
         return max(map(len, self._device_sets()), default=1)
 
     def _device_sets(self) -> Iterator[set[Any]]:
@@ -227,7 +230,8 @@ def _device_set(sharding: Any) -> Iterator[set[Any]]:
 
 
 def _digest_of_names(program: Program) -> str:
-    """Programs that compute the same under other names are planned from other names."""
+    """A digest of the name scopes of all equations: plans are made from the names, so
+    programs that compute the same under other names have keys of their own in the cache."""
     names = "\n".join(map(_compat.name_stack, program.eqns))
     return hashlib.sha256(names.encode()).hexdigest()
 

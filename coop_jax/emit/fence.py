@@ -38,8 +38,9 @@ def fence_equation(
     Arguments:
         before, after: operands and results, one to one.
         number: distinguishes it from other fences.
-        layouts: of the operands, minor to major (`backends.tpu.layouts`). None for some, or
-            empty: XLA:TPU may choose. XLA:GPU always does, and on a CPU all is row-major.
+        layouts: of the operands: their dimensions, the outermost in memory first
+            (`backends.tpu.layouts`). None for some, or empty: XLA:TPU may choose. XLA:GPU
+            always does, and on a CPU all is row-major.
     """
     params = {"number": number, "layouts": tuple(layouts)}
     return _compat.new_jaxpr_eqn(list(before), list(after), fence_p, params, frozenset())

@@ -1,1 +1,1 @@
-"""Plan, compile, read XLA's figure, plan again: the search for a step under a budget."""
+"""The search for a step under a budget: plan, compile, read XLA's figure, plan again."""

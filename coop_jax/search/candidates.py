@@ -1,4 +1,4 @@
-"""Candidates: a plan for a budget with its program, and what XLA says of it."""
+"""Candidates: a plan for a budget with its program, and XLA's figure for it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.decoded import AnySchedule
 from coop_jax.search.placements import Realization
 
-# Compilations of plans until one keeps a budget; of the tightest ones until it is refused;
-# of others where one of the tightest keeps it.
+# Compilations of plans until one keeps a budget; of the tightest ones until the budget is
+# refused; of others where one of the tightest keeps it.
 MAX_COMPILATIONS = 3
 MAX_TIGHTEST = 2
 MAX_BESIDE_TIGHTEST = 2
-# After a miss the next plan uses at least this part of the room less.
+# After a miss the next plan uses less by at least one over this number of the room.
 LEAST_STEP = 100
 # One more compilation, to recompute less, is worth it if the plan leaves this part of the
 # room unused, and if it recomputes for at least this part of the step's time.
@@ -26,8 +26,12 @@ GAIN_WORTH_TRYING = 0.02
 class Candidate:
     """A plan with its rewritten program.
 
-    `planned_bytes` is what the schedule needs by itself, `predicted_bytes` that and the
-    error that an earlier plan showed.
+    Attributes:
+        graph: the graph that the schedule was planned on.
+        schedule: the schedule.
+        realized: its program.
+        planned_bytes: the bytes that the compiled step is expected to need.
+        predicted_bytes: these and the error that an earlier plan showed.
     """
 
     graph: StepGraph
@@ -39,7 +43,13 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Measured:
-    """A compiled candidate with XLA's figure; not compiled where XLA refuses to."""
+    """A compiled candidate with XLA's figure.
+
+    Attributes:
+        candidate: the plan.
+        compiled: the executable; None where XLA refuses to compile.
+        total_bytes: XLA's figure.
+    """
 
     candidate: Candidate
     compiled: Any
@@ -51,5 +61,6 @@ class Measured:
 
 
 def least(measured: Measured) -> tuple[bool, int]:
-    """Orders steps by what they need; those that XLA refuses to compile come last."""
+    """The key that orders steps by their bytes; those that XLA refuses to compile come
+    last."""
     return (measured.compiled is None, measured.total_bytes)

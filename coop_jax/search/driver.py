@@ -2,9 +2,8 @@
 
 The planner's pool is not the budget: arguments and results lie outside of it, and XLA's
 own order, fusions, copies and fragmentation make the compiled step need a little more or
-less than the plan. How plans are searched depends on how XLA packs
-(`search.feedback_search`, `search.sweep_search`). A step over the budget is never
-returned.
+less than the plan. The search depends on how XLA packs (`search.feedback_search`,
+`search.sweep_search`). A step over the budget is never returned.
 
 The search ends: `run` asks a `Search` at most three times, each time for a limited number
 of compilations.
@@ -28,19 +27,20 @@ from coop_jax.search.problem import Problem
 from coop_jax.search.refusal import Refusals
 from coop_jax.search.sweep_search import SweepSearch
 
-# Whether a budget can be kept is not known where its room is less than so many times the
-# planner's lower bound: tight plans need up to twice what is predicted when compiled.
+# It is uncertain whether a budget can be kept where its room is less than so many times
+# the planner's lower bound: compiled, tight plans need up to twice the predicted bytes.
 _AMPLE = 3
-# A compiled plan that needs so many times what was expected says little about others.
+# A compiled plan that needs so many times the expected bytes says little about others.
 _FAR_MORE = 1.5
 
 
 class Search(Protocol):
-    """How plans are chosen for compilation. Each call compiles at most `num_left` plans,
-    so that it ends."""
+    """A strategy that chooses plans for compilation. Each call compiles at most `num_left`
+    plans, so that it ends."""
 
     def best(self, budget_bytes: int, num_left: int = ...) -> Measured | None:
-        """The plan that recomputes least of those found to keep a budget."""
+        """The plan that recomputes least of those found to keep a budget; None if none
+        does."""
         ...
 
     def tightest(self, budget_bytes: int, num_left: int = ...) -> Measured:
@@ -60,7 +60,11 @@ class BudgetSearch:
         return len(self.problem.measured)
 
     def predict(self, budget_bytes: int) -> Candidate:
-        """The plan for a budget by prediction alone; nothing is compiled."""
+        """The plan for a budget by prediction alone, without any compilation.
+
+        Raises:
+            InfeasibleBudgetError: if no plan is predicted to keep the budget.
+        """
         problem = self.problem
         room = budget_bytes - problem.fixed_bytes
         planned = least_recomputation(problem.graphs, problem.options, room)
@@ -75,15 +79,16 @@ class BudgetSearch:
         return problem.candidate(*planned)
 
     def run(self, budget_bytes: int) -> Measured:
-        """The best plan found that XLA confirms.
+        """The best plan found whose budget XLA's figure confirms.
 
-        Which budgets work does not depend on the one that is asked for: where it is not
-        clear, the tightest plans are compiled first, and they are the same for all budgets.
+        The set of budgets that work does not depend on the given one: where it is
+        uncertain whether that works, the tightest plans are compiled first, and they are
+        the same for all budgets.
 
         Raises:
-            InfeasibleBudgetError: at once below what no plan can go below, or else after
-                compiling the two tightest plans; after four where those were expected to
-                keep the budget by far.
+            InfeasibleBudgetError: at once for a budget below the bytes that no plan can go
+                below, or else after compiling the two tightest plans; after four where
+                those were expected to keep the budget by far.
         """
         if budget_bytes < self._refusals.least.bytes:
             raise self._refusals.at_once(budget_bytes, lambda: self.smallest().total_bytes)
@@ -104,16 +109,17 @@ class BudgetSearch:
         )
 
     def smallest(self, num_left: int = MAX_TIGHTEST) -> Measured:
-        """The step that needs the least of those tried when no budget is small enough.
+        """The step that needs the fewest bytes of those compiled for a budget of 0.
 
         Arguments:
-            num_left: how many plans may be compiled.
+            num_left: the number of plans that may be compiled.
         """
         return self._search().tightest(0, num_left)
 
     def _improved(self, search: Search, found: Measured, budget_bytes: int) -> Measured:
-        """One of the tightest plans keeps the budget: one that recomputes less may, of as
-        many bytes too, as they were made for fewer."""
+        """Where one of the tightest plans keeps the budget, that one or a plan found to
+        keep it with less recomputation: the tightest were made for fewer bytes, so even
+        one that needs as many bytes may recompute less."""
         gain = found.recompute_seconds / found.candidate.schedule.statistics.compute_seconds
         if gain <= GAIN_WORTH_TRYING:
             return found
@@ -123,21 +129,23 @@ class BudgetSearch:
         return min(found, best, key=lambda m: m.recompute_seconds)
 
     def _is_tight(self, budget_bytes: int) -> bool:
-        """May it be that no plan keeps the budget, as far as predictions can be trusted?"""
+        """Whether no plan may keep the budget, as far as predictions can be trusted."""
         room = budget_bytes - self.problem.fixed_bytes
         return room <= _AMPLE * self._refusals.least_pool_bytes
 
     def _is_in_doubt(self, budget_bytes: int) -> bool:
-        """Did the tightest plans need far more than expected, so that others may need less?
+        """Whether the tightest plans needed far more than expected, so that others may
+        need less.
 
-        XLA undoes some of the tightest plans nearly whole: they recompute so much that it
-        keeps what it likes alive between their fences.
+        XLA undoes some of the tightest plans nearly completely: they recompute so much
+        that XLA's own order decides which values are alive between their fences.
         """
         expected = (m.candidate.planned_bytes for m in self.problem.measured)
         return min(expected, default=budget_bytes) * _FAR_MORE <= budget_bytes
 
     def _search(self) -> Search:
-        """A plan says less of what XLA needs where XLA has a second memory."""
+        """The search for the step's backend: where XLA has a second memory, a plan predicts
+        the bytes that XLA needs less well, so many plans are swept."""
         if self.problem.placement.backend.has_second_memory:
             return SweepSearch(self.problem)
         return FeedbackSearch(self.problem)

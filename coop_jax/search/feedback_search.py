@@ -1,11 +1,11 @@
-"""Feedback search: one plan at a time, and what a compilation showed corrects the next.
+"""Feedback search: one plan at a time, each corrected by the compilation of the last one.
 
-A first plan for a budget leaves a little of it free. One that misses is read: what XLA
-keeps alive beyond the plan is scratch of the next one's operations
-(`search.live_bytes_feedback`). That explains most of a miss, not all of it, and what is
-learnt of one plan may not hold for another: so a second miss counts in full, and where no
-plan fits with all that was learnt, the graph is planned as it was read at first, by how
-much the plan missed.
+A first plan for a budget leaves a little of it free. The executable of a plan that misses
+is read: the bytes that XLA keeps alive beyond the plan become scratch of the next plan's
+operations (`search.live_bytes_feedback`). That explains most of a miss, not all of it, and
+scratch learnt from one plan may not hold for another: so a second miss counts in full, and
+where no plan fits with all learnt scratch, the graph is planned as it was read at first,
+with the plan's error left free.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from coop_jax.search.problem import Problem
 # hundredth more or less than planned, and a second compilation takes minutes where the
 # last hundredth of the room saves little time.
 _MARGIN = 1 / 128
-# A plan that uses more has failed by then, so more has to be left.
+# The factor for the unused room that is left unused after a miss: a plan that uses more
+# has failed by then.
 _AFTER_A_MISS = 3
-# When nothing else fits: the smallest pool that can be planned, and how much of it the
-# plan may use where no single operation needs more.
+# For the tightest plans: the parts of the smallest pool that can be planned, which a plan
+# may use where no single operation needs more.
 _FLOOR_PREFERENCES = (0.95, 0.9, 0.85, 0.8, 0.7)
-# Plans that are expected not to fit are made again, not compiled; so often between two
-# compilations.
+# Plans that are expected not to fit are made again instead of compiled, at most so often
+# between two compilations.
 _MOST_SKIPPED = 4
 
 
 class FeedbackSearch:
-    """Plans, compiles, learns and plans again."""
+    """A search that plans, compiles, learns scratch and plans again."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -47,15 +48,20 @@ class FeedbackSearch:
     def best(self, budget_bytes: int, num_left: int = MAX_COMPILATIONS) -> Measured | None:
         """The plan that recomputes least of those found to keep a budget.
 
-        Uses less until XLA's figure fits; then once tries to use what is left.
+        The pool shrinks until XLA's figure fits; then one more plan tries to use the room
+        that is left.
 
         Arguments:
-            num_left: how many plans may be compiled.
+            budget_bytes: the budget.
+            num_left: the number of plans that may be compiled.
+
+        Returns:
+            None if none of the compiled plans keeps the budget.
         """
         self._forget()
         room = budget_bytes - self._problem.fixed_bytes
         preferred, error, margin = room - int(_MARGIN * room), 0, 0
-        worst = 0  # By how much a plan was missed.
+        worst = 0  # The largest error of a plan, in bytes.
         best: Measured | None = None
         seen: set[bytes] = set()
         skipped: list[Planned] = []
@@ -71,7 +77,7 @@ class FeedbackSearch:
                 continue
             if best is None and self._scratch and (planned is None or excess > 0):
                 self._forget()
-                # Room for all of it; half of it is likely.
+                # The margin leaves room for all of the error; half of it is likely.
                 margin, error = worst + worst // 4, worst // 2
                 preferred = room - margin
                 skipped, may_skip = [], _MOST_SKIPPED
@@ -95,10 +101,10 @@ class FeedbackSearch:
                 error = measured.total_bytes - self._problem.planned_bytes(*planned)
                 worst = max(worst, error)
                 less = len(seen) * (over + over // 8)
-                # The next plan may be missed by a little more than this one.
+                # The error of the next plan may be a little larger than that of this one.
                 margin = max(margin, error + error * len(seen) // 4)
                 if self._learn(planned, measured):
-                    # It should be explained; the second time it was not.
+                    # The scratch should explain the first miss; it did not the second time.
                     is_first = len(seen) == 1
                     margin, less = (error // 4, 0) if is_first else (error, over)
                     margin = max(0, margin)
@@ -114,7 +120,7 @@ class FeedbackSearch:
             enough = SLACK_WORTH_USING * (1 if len(seen) == 1 else _AFTER_A_MISS)
             if -over <= enough * room or gain <= GAIN_WORTH_TRYING:
                 break
-            # Half of it: the error of one plan says little about that of the next.
+            # Half of the free room: one plan's error says little about that of the next.
             preferred, error = preferred + -over // 2, 0
         return best
 
@@ -144,7 +150,7 @@ class FeedbackSearch:
         return min(tried.values(), key=least)
 
     def _likeliest(self, plans: list[Planned]) -> Planned:
-        """The first, unless another is expected to need clearly less."""
+        """The first plan, unless another is expected to need clearly less."""
         expected = [self._problem.planned_bytes(*plan) for plan in plans]
         least_bytes = min(expected)
         if expected[0] <= least_bytes + least_bytes // LEAST_STEP:
@@ -152,9 +158,13 @@ class FeedbackSearch:
         return plans[expected.index(least_bytes)]
 
     def _tightest_plans(self) -> list[Planned]:
-        """Few operations need all of the smallest pool. XLA places what the others keep
-        worse than the plan does, and so above it: with less for them, the compiled step
-        is smaller up to a point."""
+        """The plans for the smallest pool, and for parts of it where no single operation
+        needs more.
+
+        Few operations need all of the smallest pool. XLA packs the values that are alive
+        during the others worse than the plan does, and so beyond the pool: with fewer
+        bytes for them, the compiled step is smaller up to a point.
+        """
         graph, smallest = self._problem.smallest_of(self._graphs)
         pool = smallest.pool_bytes
         schedules = [smallest.schedule] + [
@@ -170,7 +180,8 @@ class FeedbackSearch:
         self._graphs, self._scratch = self._problem.graphs, {}
 
     def _learn(self, planned: Planned, measured: Measured) -> bool:
-        """Put what XLA kept alive beyond the plan into the graphs; was there anything?"""
+        """Add the bytes that XLA kept alive beyond the plan to the graphs, as scratch;
+        returns whether there were any."""
         problem = self._problem
         if problem.with_scratch is None or measured.compiled is None:
             return False

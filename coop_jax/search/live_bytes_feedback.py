@@ -1,10 +1,10 @@
 """Live bytes feedback: bytes a compiled plan keeps alive beyond its schedule, and where.
 
-What XLA stores of a step is read off the step as written. A plan's fences make other
+The stored values of a step are read from the step as written. A plan's fences make other
 fusions: of a GELU that is recomputed next to its gradient, three intermediate values are
-stored where the step as written stores none. So a plan that missed is read as well: at
-every execution, what XLA keeps alive then and the plan does not becomes scratch of that
-operation, and the next plan makes room for it.
+stored where the step as written stores none. So the executable of a plan that missed is
+read as well: at every execution, the bytes that XLA keeps alive beyond the plan become
+scratch of that operation, and the next plan makes room for it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ _EXECUTION = re.compile(rf"\b{EXECUTION_SCOPE}(\d+)\b")
 def scratch_needed(
     graph: StepGraph, schedule: AnySchedule, compiled: Any
 ) -> dict[int, int]:
-    """Scratch in bytes, by equation, that would have said what XLA keeps alive.
+    """Scratch in bytes, by equation, with which the plan would have had XLA's live bytes.
 
     Arguments:
-        graph: what the schedule was planned on.
+        graph: the graph that the schedule was planned on.
+        schedule: the plan's schedule.
         compiled: the executable of the rewritten program.
 
     Returns:
-        Only of operations where XLA keeps more alive than the plan, by the equation that
-        names them; nothing where XLA does not publish its schedule.
+        The scratch of operations where XLA keeps more alive than the plan, by the index of
+        their anchor equation; empty where XLA does not publish its schedule.
     """
     module = published_module(compiled)
     if module is None or not module.sequences.get(module.entry):
@@ -45,7 +46,7 @@ def scratch_needed(
     scratch: dict[int, int] = {}
     for at, execution in enumerate(_executions(module)):
         if execution is None or execution >= len(planned):
-            continue  # The name of another plan, from JAX's compilation cache.
+            continue  # The scope of another plan's executable, from the compilation cache.
         more = int(actual[at] - planned[execution])
         if more > 0:
             equation = graph.operations[lives.operation[execution]].anchor
@@ -55,9 +56,10 @@ def scratch_needed(
 
 
 def _executions(module: HloModule) -> list[int | None]:
-    """By instruction of the schedule, the plan's execution that it belongs to.
+    """The plan's execution that each instruction of the schedule belongs to, None for
+    those after the last that names one.
 
-    What has no name is a copy or a transposition: it is made for what comes next.
+    An instruction without a name is a copy or a transposition for the next instruction.
     """
     found: list[int | None] = []
     following: int | None = None

@@ -1,7 +1,7 @@
 """Placements: a schedule as a program, and the bytes XLA is expected to need for it.
 
-The placement decides what stands between two segments: fences, where XLA lays all tensors
-out itself, or exchanges with an arena.
+The placement decides the boundaries between segments: fences, where XLA's buffer assignment
+places all tensors, or exchanges with an arena.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ PLACEMENTS = ("xla", "arena")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Realization:
-    """A schedule as a program; `arena` is None where XLA places everything."""
+    """A schedule as a program.
+
+    Attributes:
+        segments: the segments that the schedule was cut into.
+        program: the rewritten program.
+        arena: the arena's plan; None where XLA places all tensors.
+    """
 
     segments: list[Segment]
     program: Program
@@ -36,11 +42,11 @@ class Realization:
 
 
 class XlaPlacement:
-    """XLA's buffer assignment lays the tensors out.
+    """The placement where XLA's buffer assignment places the tensors.
 
     Arguments:
-        backend: that the step is compiled by.
-        hints: what it wants of the fences (`Backend.fence_hints`).
+        backend: the backend that compiles the step.
+        hints: its requirements on the fences (`Backend.fence_hints`).
     """
 
     def __init__(self, backend: Backend, hints: FenceHints) -> None:
@@ -50,7 +56,7 @@ class XlaPlacement:
     def expected_bytes(
         self, graph: StepGraph, schedule: AnySchedule, options: PlanOptions
     ) -> int:
-        """Temporaries that the compiled step is expected to need."""
+        """Bytes of temporaries that the compiled step is expected to need."""
         return self.backend.expected_bytes(graph, schedule, options)
 
     def realize(
@@ -67,12 +73,14 @@ class XlaPlacement:
 
 
 class ArenaPlacement(XlaPlacement):
-    """Values that wait long lie in an arena, at the plan's offsets.
+    """The placement where values with long idle intervals lie in an arena, at the plan's
+    offsets.
 
     Arguments:
+        backend, hints: as of `XlaPlacement`.
         platform: JAX's name of the platform, for the error.
-        target: whose bandwidth says what an exchange takes.
-        books: where checked exchanges keep their books; None: they are not checked.
+        target: the device, whose bandwidth gives the time of an exchange.
+        books: number of the log of checked exchanges; None: they are not checked.
 
     Raises:
         ValueError: if the backend has no arena.
@@ -94,7 +102,8 @@ class ArenaPlacement(XlaPlacement):
         super().__init__(backend, hints)
         self._target = target
         self._books = books
-        # Of the plan asked for last: it is asked for its bytes, then for its program.
+        # The last schedule with its segments and arena: a schedule's bytes are asked for
+        # first, and then its program.
         self._last: tuple[Any, list[Segment], ArenaPlan] | None = None
 
     def expected_bytes(
@@ -126,8 +135,13 @@ class ArenaPlacement(XlaPlacement):
 
 @dataclasses.dataclass(frozen=True)
 class Placing:
-    """Where planned tensors live: a name of `PLACEMENTS`, and for an arena the number of
-    the books that its exchanges keep, None if they are not checked."""
+    """The choice of a placement.
+
+    Attributes:
+        name: one of `PLACEMENTS`.
+        books: for an arena, the number of the log of checked exchanges; None: they are
+            not checked.
+    """
 
     name: str = "xla"
     books: int | None = None
@@ -135,10 +149,15 @@ class Placing:
     def placement(
         self, traced: TracedStep, stored: StoredValues | None = None
     ) -> XlaPlacement:
-        """The placement for a step, which an arena can only have on one device.
+        """The placement for a step.
 
         Arguments:
-            stored: what XLA stores of the step; None where nothing was compiled.
+            traced: the step.
+            stored: its stored values; None where nothing was compiled.
+
+        Raises:
+            ValueError: if an arena is asked for and the step is for several devices, or
+                its backend has no arena.
         """
         backend = traced.backend
         hints = backend.fence_hints(traced.program, stored)

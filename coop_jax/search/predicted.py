@@ -27,8 +27,18 @@ def predict_step(
     """The rewritten step, from the prediction alone.
 
     For tracing under an outer transformation, where nothing can be compiled. XLA places
-    the tensors: an arena can be neither batched nor differentiated. Where the prediction
-    says that no plan fits, a warning says so, and the plan is the tightest.
+    the tensors: an arena can be neither batched nor differentiated. Where no plan fits by
+    the prediction, there is a warning, and the plan is the tightest.
+
+    Arguments:
+        traced: the step.
+        budget: as of `remat_train_step`, checked.
+        planner: as of `remat_train_step`.
+        caller: the function that errors and warnings name.
+
+    Raises:
+        InfeasibleBudgetError: if the budget is a number of bytes and less than arguments
+            and results take.
     """
     device = _compat.default_device()
     target = target_of(device)

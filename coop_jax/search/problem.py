@@ -1,7 +1,7 @@
-"""Problem: a step whose plans are searched, and how a plan of it is judged.
+"""Problem: a step whose plans are searched, and the bytes of a plan of it.
 
-Every search asks the same questions of a plan: its expected bytes, its program, and,
-compiled, XLA's figure. A plan is compiled once, whichever search asks.
+Every search needs the same of a plan: its expected bytes, its program, and, compiled,
+XLA's figure. A plan is compiled once, whichever search asks for it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class Problem:
     Attributes:
         graphs: the step's graph, in every order of operations that it may be planned in.
         options: of the planner.
-        fixed_bytes: arguments, results and whatever else no plan changes.
+        fixed_bytes: bytes that no plan changes: arguments, results and others.
         placement: makes programs of schedules.
         compile_program: compiles a rewritten program.
         log: receives a line for every compilation.
-        with_scratch: the graphs again, with scratch of equations in bytes; None: of a
-            plan that misses only the difference is known.
-        readable: a compiled program again so that what XLA stores can be read of it; None:
-            it can be anyway.
-        least_fixed_bytes: arguments and results alone; None: `fixed_bytes`.
-        unmodified_bytes: of the step as written, which is a budget that works; None if
-            that is not known, or XLA refuses to compile it.
+        with_scratch: returns the graphs with scratch of equations, in bytes by index; None:
+            a plan that misses is corrected by its error alone.
+        readable: returns an executable of a program with its buffer assignment, from one
+            that may lack it; None: executables are read as they are.
+        least_fixed_bytes: bytes of arguments and results alone; None: `fixed_bytes`.
+        unmodified_bytes: bytes of the step as written, which is a budget that works; None
+            if they are not known, or XLA refuses to compile it.
         caller: the function that errors name.
     """
 
@@ -69,15 +69,21 @@ class Problem:
         return tuple(self._compiled.values())
 
     def smallest_of(self, graphs: Sequence[StepGraph]) -> tuple[StepGraph, SmallestPool]:
-        """The smallest pool that can be planned in any of the orders, as read or with
-        what was learnt since. Found once, as it takes a bisection."""
+        """The smallest pool that can be planned in any of the graphs, with the graph that
+        has it.
+
+        Found once for the same graphs, as it takes a bisection.
+
+        Arguments:
+            graphs: the problem's own, or those with learnt scratch.
+        """
         key = tuple(graphs)
         if key not in self._smallest:
             self._smallest[key] = smallest_of(key, self.options)
         return self._smallest[key]
 
     def planned_bytes(self, graph: StepGraph, schedule: AnySchedule) -> int:
-        """What the compiled step of a schedule is expected to need in all."""
+        """All bytes that the compiled step of a schedule is expected to need."""
         expected = self.placement.expected_bytes(graph, schedule, self.options)
         return self.fixed_bytes + expected
 
@@ -92,7 +98,9 @@ class Problem:
         """A schedule with its program.
 
         Arguments:
-            error: bytes by which an earlier plan was missed.
+            graph, schedule: the schedule and the graph that it was planned on.
+            error: bytes by which XLA's figure for an earlier plan exceeded its planned
+                bytes.
             is_guarded: see `segments.cut`.
         """
         planned_bytes = self.planned_bytes(graph, schedule)
@@ -114,7 +122,7 @@ class Problem:
     ) -> Measured:
         """A candidate with XLA's figure; arguments as of `candidate`."""
         candidate = self.candidate(graph, schedule, error, is_guarded=is_guarded)
-        # Guards only add to the segments.
+        # Memory fences only add to the segments.
         key = key_of(graph, schedule), len(candidate.realized.segments)
         if key not in self._compiled:
             self._compiled[key] = self._compile(candidate)

@@ -1,4 +1,4 @@
-"""Refusal: a budget that cannot be kept, what can be kept instead, and why not less."""
+"""Refusal: the error for a budget that cannot be kept, with one that can and the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coop_jax.search.problem import Problem
 
 
 class Refusals:
-    """Makes the errors of a step's budgets."""
+    """The errors for budgets of a step that cannot be kept."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -20,9 +20,9 @@ class Refusals:
 
     @functools.cached_property
     def least(self) -> Least:
-        """What no plan can go below."""
+        """The bytes that no plan can go below, with the operation that needs them."""
         problem = self._problem
-        # Memory that is not counted and that XLA may use instead.
+        # VMEM, which is not counted and which XLA may use instead of main memory.
         has_near = problem.placement.backend.has_second_memory
         near_bytes = problem.graphs[0].target.near_bytes if has_near else 0
         return least_possible(
@@ -36,10 +36,12 @@ class Refusals:
     def at_once(
         self, budget_bytes: int, find_needed: Callable[[], int]
     ) -> InfeasibleBudgetError:
-        """Of a budget below what no plan can go below.
+        """The error for a budget below the bytes that no plan can go below.
 
         Arguments:
-            find_needed: finds what the smallest compiled step needs, in bytes.
+            budget_bytes: the budget.
+            find_needed: returns the bytes that the smallest compiled step needs; called
+                when the error's `smallest_bytes` is first read.
         """
         unmodified_bytes = self._problem.unmodified_bytes
         if unmodified_bytes is not None and self.least.bytes >= unmodified_bytes:
@@ -51,11 +53,12 @@ class Refusals:
     def after_plans(
         self, budget_bytes: int, needed_bytes: int, *, is_predicted: bool
     ) -> InfeasibleBudgetError:
-        """Of a budget that the smallest of a step's plans does not keep.
+        """The error for a budget that the smallest of a step's plans does not keep.
 
         Arguments:
-            needed_bytes: what that one needs.
-            is_predicted: it was not compiled.
+            budget_bytes: the budget.
+            needed_bytes: the bytes that the smallest plan needs.
+            is_predicted: whether these are a prediction, as it was not compiled.
         """
         blocking = self.least.blocking
         if self._problem.graphs[0].operations:
@@ -66,7 +69,8 @@ class Refusals:
         )
 
     def _works(self, needed_bytes: int) -> int:
-        """The smallest budget that is kept where the smallest plan needs so much."""
+        """The smallest budget that is kept, in bytes, where the smallest plan needs
+        `needed_bytes`."""
         needed_bytes = max(needed_bytes, self.least.bytes)
         if self._problem.unmodified_bytes is None:
             return needed_bytes

@@ -1,7 +1,7 @@
 """Sweep search: the plan for a budget where XLA packs worse than a plan does.
 
-As `FeedbackSearch`, for a TPU: not one plan at a time, corrected by what the last one was
-missed by, but of many plans those that are likely to fit.
+For a TPU, in place of `FeedbackSearch`: not one plan at a time, corrected by the error of
+the last one, but many plans, of which those that are likely to fit are compiled.
 """
 
 from __future__ import annotations
@@ -18,28 +18,31 @@ from coop_jax.search.candidates import (
 )
 from coop_jax.search.problem import Problem
 
-# A first plan that needs this part of its pool more than expected is compiled with guards
-# as well.
+# A first plan that exceeds its expected bytes by more than one over this number of its pool
+# is compiled with memory fences as well.
 _OUT_OF_HAND = 20
+# The part of the first plan's recomputation that a clearly different plan does at most.
 _CLEARLY_LESS = 0.75
-# Many plans need this part of the room less than expected; of layered ones, whose order is
-# left to XLA, a part of the budget.
+# Many plans need fewer bytes than expected, by one over the first number of the room;
+# layered ones, whose order is left to XLA, by one over the second number of the budget.
 _LIKELY_LUCK = 20
 _LUCK_OF_LAYERED = 40
 
 
 class SweepSearch:
-    """Plans for many pools, and compiles the most promising."""
+    """A search that plans for many pools and compiles the most promising plans."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._is_guarded = False  # Plans from here on.
+        self._is_guarded = False  # Whether plans from here on have memory fences.
 
     def best(self, budget_bytes: int, num_left: int = MAX_COMPILATIONS) -> Measured | None:
-        """The plan that recomputes least of those found to keep a budget.
+        """The plan that recomputes least of those found to keep a budget; None if none
+        does.
 
         Arguments:
-            num_left: how many plans may be compiled.
+            budget_bytes: the budget.
+            num_left: the number of plans that may be compiled.
         """
         self._is_guarded = False
         room = budget_bytes - self._problem.fixed_bytes
@@ -47,7 +50,7 @@ class SweepSearch:
         plans = scan_down(problem.graphs, problem.options, room) if room > 0 else []
         found: Measured | None = None
         tried: set[bytes] = set()
-        error = 0  # To be left free for it, unless a plan is layered.
+        error = 0  # Bytes left free for the error of a plan that is not layered.
         while num_left > 0:
             luck = 0 if found is None else budget_bytes // _LUCK_OF_LAYERED
             plan = self._next(plans, tried, room, error, luck)
@@ -64,7 +67,7 @@ class SweepSearch:
             if over > 0 or measured.compiled is None:
                 if found is not None:
                     break
-                if plan.is_layered:  # The others are no better known.
+                if plan.is_layered:  # The error of other layered plans is as uncertain.
                     plans = [p for p in plans if not p.is_layered]
                 else:
                     error = max(error, missed_by, 0) + room // LEAST_STEP
@@ -75,7 +78,8 @@ class SweepSearch:
                 break
             if -over <= SLACK_WORTH_USING * room:
                 plans = [p for p in plans if p.is_layered]
-            # As much luck as half of what is left, within what is likely.
+            # The next plan may be expected to exceed the room by half of the bytes that
+            # are left, within the likely error.
             error = max(over // 2, -room // _LIKELY_LUCK)
         return found
 
@@ -99,11 +103,12 @@ class SweepSearch:
     def _compile(
         self, plan: Scanned, budget_bytes: int, *, may_try_both: bool
     ) -> list[Measured]:
-        """A plan; the first one, if it gets out of hand, the other way as well.
+        """A plan, compiled; the first one, if it far exceeds its expected bytes, both with
+        and without memory fences.
 
-        Without guards XLA orders things so that mostly less is alive than in the plan. But
-        of a U-Net it then frees large images very late. It is much the same for all plans
-        of a step.
+        Without memory fences XLA's order mostly has fewer live bytes than the plan. But in
+        a U-Net it then frees large images very late. The better choice is much the same
+        for all plans of a step.
         """
         if plan.is_layered:
             return [self._problem.compile_plan(plan.graph, plan.schedule, is_guarded=False)]
@@ -120,7 +125,7 @@ class SweepSearch:
         other = self._problem.compile_plan(
             plan.graph, plan.schedule, is_guarded=not self._is_guarded
         )
-        if other is measured:  # There are no guards in this plan.
+        if other is measured:  # This plan has no memory fences.
             return [measured]
         self._is_guarded ^= least(other) < least(measured)
         return [measured, other]
@@ -133,8 +138,9 @@ class SweepSearch:
         error: int,
         luck: int,
     ) -> Scanned | None:
-        """The plan that recomputes least of those likely to fit, or else, at first, the
-        likeliest: what it needs says what the others may."""
+        """The plan that recomputes least of those likely to fit, or else, for the first
+        compilation, the one likeliest to fit: its figure predicts those of the others.
+        None if no further plan is likely to fit."""
         for plan in plans:
             left_free = -luck if plan.is_layered else error
             if plan.key not in tried and plan.likely_bytes + left_free <= room:
@@ -145,9 +151,9 @@ class SweepSearch:
 
 
 def _less_alike(plans: list[Scanned]) -> list[Scanned]:
-    """With the best that recomputes clearly less than the first one in second place.
+    """The plans, with the best that recomputes clearly less than the first in second place.
 
-    What recomputes as much as the first is likely to miss as it did.
+    A plan that recomputes as much as the first is likely to miss as that did.
     """
     first, *others = plans
     most = _CLEARLY_LESS * first.recompute_seconds
