@@ -1,7 +1,7 @@
 """coop-jax: a JAX training step under a byte budget.
 
 `remat_train_step(fn, budget="12GiB")` decides which tensors of a step to recompute, and
-where they live, so that the compiled step fits, and has XLA confirm it.
+where they are placed, so that the compiled step fits the budget by XLA's own figure.
 """
 
 import importlib.metadata

@@ -1,22 +1,24 @@
-"""Pipeline: from a traced step to a compiled step under a budget. This file is the book.
+"""Pipeline: from a traced step to a compiled step under a budget, stage by stage.
 
 1. **Trace** (`trace`, `compile.traced_step`): the step, gradients and optimizer included,
    is one flat program. After differentiation, since then a residual is a value like any
    other.
-2. **Compile as written** (`compile.as_written`): XLA's figure says whether a plan is
-   needed, and its buffers say what it stores. Elementwise chains never reach memory, and no
-   rule foretells on every backend what does: so the compiler is asked before planning.
-3. **Graph** (`graph`): operations on stored values, in XLA's order. What is not stored is
-   part of the operations that read it. The core checks every graph that is made.
-4. **Plan** (`plan`, C++): which values are evicted and made again, within a pool. The core
+2. **Compile as written** (`compile.as_written`): XLA's figure decides whether a plan is
+   needed, and its buffer assignment shows the stored values. Elementwise chains never reach
+   memory, and no rule predicts on every backend which values do: so the compiler is asked
+   before planning.
+3. **Graph** (`graph`): operations on stored values, in XLA's order. The equations of values
+   that are not stored are part of the operations that read them (fusion regions). The core
+   checks every graph that is made.
+4. **Plan** (`plan`, C++): which values are evicted and recomputed, within a pool. The core
    validates every schedule with a replay that shares no code with the planner.
 5. **Emit** (`emit`, `arena`): a schedule as a program with fences, which keep XLA from
-   merging a recomputation with what it repeats. Results keep their number and types.
+   merging a recomputation with the first computation. Results keep their number and types.
 6. **Compile and measure**: XLA's figure for the plan. The pool is not the budget, so 4 to 6
-   are a search (`search`), and what a compilation shows corrects the next plan.
+   are a search (`search`), and each compilation corrects the next plan.
 
-What leaves here keeps the budget, by XLA's own figure, or is an error that says what would.
-What differs between backends is behind `backends.backend.Backend` in every stage.
+The result keeps the budget, by XLA's own figure, or is an error that names a budget that
+works. Differences between backends are behind `backends.backend.Backend` in every stage.
 """
 
 from __future__ import annotations
@@ -50,16 +52,21 @@ from coop_jax.targets import target_of
 from coop_jax.trace.costs import flops
 from coop_jax.xla.memory_figures import memory_figures
 
-# Compilations before any plan: the step as written, and the one that says what is stored.
+# Compilations before any plan: the step as written, and the tagged one, whose buffer
+# assignment shows the stored values.
 _OF_UNMODIFIED = 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FittedStep:
-    """A step that keeps its budget: XLA's executable, its jit, and the plan.
+    """A step that keeps its budget.
 
-    `candidate` is what was compiled, None if the step is left as it is; `books` is where
-    checked exchanges keep theirs.
+    Attributes:
+        compiled: XLA's executable.
+        jitted: the function of `jax.jit` that it was compiled from.
+        plan: the plan.
+        candidate: the schedule with its program; None if the step is left as it is.
+        books: number of the log of checked exchanges; None: they are not checked.
     """
 
     compiled: Any
@@ -70,11 +77,11 @@ class FittedStep:
 
     @property
     def is_unmodified(self) -> bool:
-        """The step fits as written."""
+        """Whether the step fits as written."""
         return self.candidate is None
 
     def arena_stats(self) -> ArenaStats:
-        """What the last call of this step did in its arena."""
+        """The copies of the last call of this step into and out of its arena."""
         arena = self.plan.arena
         if arena is None or not arena.stays:
             return planned_stats(NO_ARENA)
@@ -97,9 +104,13 @@ def fit_step(
     """A step that keeps a budget: as written if that does, or else planned.
 
     Arguments:
+        traced: the step.
         budget: as of `remat_train_step`, checked.
+        planner: as of `remat_train_step`.
         log: receives a line for every compilation.
-        unmodified: what `compile_both` returned, for several budgets of one step.
+        unmodified: the result of `compile_both`, for several budgets of one step; None:
+            it is compiled here.
+        placing: the placement of planned tensors.
         caller: the function that errors name.
 
     Raises:
@@ -138,7 +149,7 @@ def fit_smallest(
     log: Callable[[str], None],
     unmodified: AsWritten,
 ) -> FittedStep:
-    """As `fit_step`, at the smallest budget that works."""
+    """The step of `fit_step` at the smallest budget that works."""
     search = BudgetSearch(_problem(traced, planner, log, unmodified.tagged, XLA_PLACES))
     found = search.smallest(MAX_COMPILATIONS)
     return _fitted(traced, search, found, found.total_bytes, unmodified.total_bytes)
@@ -153,11 +164,11 @@ def _problem(
     works_bytes: int | None = None,
     caller: str = "remat_train_step",
 ) -> Problem:
-    """What is searched for a step under a budget.
+    """The problem that a search solves for a step under a budget.
 
     Arguments:
         tagged: the compiled tagged step; None if XLA refused it.
-        works_bytes: a budget that works, what the step as written needs; None if XLA
+        works_bytes: a budget that works: the bytes of the step as written; None if XLA
             refused that.
     """
     target = target_of(traced.device())
@@ -212,9 +223,12 @@ def _fitted(
 def placed_otherwise(
     traced: TracedStep, fitted: FittedStep, placing: Placing
 ) -> tuple[Any, ArenaPlan | None]:
-    """The same schedule compiled for another placement, whatever that needs.
+    """The same schedule compiled for another placement, without regard to the budget.
 
     To compare placements; a step under a budget is planned for the one that it has.
+
+    Returns:
+        The executable, and the arena's plan, None where XLA places all tensors.
     """
     chosen = fitted.candidate
     assert chosen is not None, "the step was left as it is: there is no schedule"

@@ -1,4 +1,4 @@
-"""Report: the `Plan` that tells a user what was decided and what it costs."""
+"""Report: the `Plan` that a user reads: the decisions for a step, and their costs."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Plan:
         budget_bytes: the bytes that were allowed.
         unmodified_bytes: XLA's figure for the step as written.
         predicted_bytes: the planner's expectation for this plan before it was compiled.
-        measured_bytes: XLA's figure for the planned step, None under an outer `jit`.
+        measured_bytes: XLA's figure for the planned step.
         compute_overhead: modelled time relative to no recomputation, at least 1.
-        recomputed_flops: floating point operations done again.
+        recomputed_flops: floating point operations of all recomputations in one step.
         total_flops: floating point operations of the step as written.
-        num_compilations: how often XLA compiled to get here.
+        num_compilations: the number of compilations by XLA until this plan was accepted.
         num_fences: boundaries in the planned step.
         recomputations: recomputed work by source line, most operations first.
-        schedule: the schedule of the planner, None if the step is left as it is.
+        schedule: the planner's schedule, None if the step is left as it is.
         arena: the arena's layout; None with `placement="xla"`.
     """
 
@@ -75,7 +75,7 @@ class Plan:
 
     @property
     def is_unmodified(self) -> bool:
-        """The step fits as it is: nothing was changed."""
+        """Whether the step fits as written: then it is not changed."""
         return self.schedule is None
 
     def _device(self) -> str:
@@ -128,7 +128,7 @@ def unmodified_plan(
     num_compilations: int,
     total_flops: int,
 ) -> Plan:
-    """The plan of a step that fits as it is."""
+    """The plan of a step that fits as written."""
     return Plan(
         target=_name(device),
         target_bytes=memory_bytes(device),
@@ -153,7 +153,15 @@ def planned_plan(
     num_compilations: int,
     measured: Measured,
 ) -> Plan:
-    """The plan that was accepted."""
+    """The report of the plan that was accepted.
+
+    Arguments:
+        device: the device that the step was compiled for.
+        budget_bytes: the budget.
+        unmodified_bytes: XLA's figure for the step as written.
+        num_compilations: the number of compilations by XLA.
+        measured: the compiled candidate.
+    """
     chosen = measured.candidate
     graph = chosen.graph
     again = _recomputations(graph, chosen.realized.segments)
@@ -176,13 +184,13 @@ def planned_plan(
 
 
 def _name(device: Any) -> str:
-    """What the table calls a device, or else what the device calls itself."""
+    """The device's name in the table of targets, or else its own `device_kind`."""
     target = known_target(device)
     return device.device_kind if target is None else target.name
 
 
 def _recomputations(graph: StepGraph, segments: list[Segment]) -> tuple[Recomputation, ...]:
-    """What a plan recomputes, gathered by source line and primitive."""
+    """The recomputations of a plan by source line and primitive, most FLOPs first."""
     counts: collections.Counter = collections.Counter()
     work: collections.Counter = collections.Counter()
     for segment in segments:

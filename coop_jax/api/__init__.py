@@ -1,1 +1,1 @@
-"""What users call: `remat_train_step`, `fit`, and how a call is dispatched."""
+"""The functions that users call: `remat_train_step`, `fit`; and the dispatch of a call."""

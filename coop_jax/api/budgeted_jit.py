@@ -26,14 +26,13 @@ from coop_jax.xla import absent_devices
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How a step is planned; what `remat_train_step` was given besides the options of
-    `jax.jit`.
+    """The arguments of `remat_train_step` other than the options of `jax.jit`.
 
     Attributes:
         budget: bytes or a checked string.
         planner: a name or options.
-        placement: where planned tensors live.
-        keeps_books: whether the calls of an arena keep books.
+        placement: the placement of planned tensors, one of `placements.PLACEMENTS`.
+        keeps_books: whether exchanges are in checked mode and write a log.
         verbose: whether every compilation is a line on stderr.
         caller: the public function that errors name.
     """
@@ -46,20 +45,22 @@ class Settings:
     caller: str = "remat_train_step"
 
 
-# Given a call of a kind that is new: whether something else is to run it, and what then.
+# Given the arguments of a call of a new kind: the function that runs the call instead of
+# the budgeted one, or None.
 Detour = Callable[[tuple, dict], Callable[[], Any] | None]
 
 
 class BudgetedJit:
-    """A jitted function whose executables keep a budget, and that is called like it.
+    """A jitted function whose executables keep a budget, with the same signature.
 
-    `jax.jit`'s own dispatch finds the executable of a call: a call of a known kind costs
-    what it costs there. One plan is made per kind of arguments and kept.
+    The dispatch of `jax.jit` finds the executable of a call: a call of a known kind takes
+    as long as with `jax.jit`. One plan is made per kind of arguments and kept.
 
     Arguments:
         jitted: the step as written.
-        settings: how it is planned.
-        detour: what else may run a call.
+        settings: the settings of its plans.
+        detour: returns the function that runs a call instead, or None; None: no call has
+            one.
     """
 
     def __init__(
@@ -80,7 +81,8 @@ class BudgetedJit:
         return self._dispatch(*args, **kwargs)
 
     def _miss(self, args: tuple, kwargs: dict) -> tuple[Any, Any]:
-        """A call of a kind that has no fast path."""
+        """The results of a call of a kind that has no fast path, and its fast path, None
+        if it can have none."""
         instead = self._detour and self._detour(args, kwargs)
         if instead is not None:
             return instead(), None
@@ -99,7 +101,7 @@ class BudgetedJit:
         return len(self._fitted)
 
     def fitted(self, args: tuple, kwargs: dict) -> FittedStep:
-        """The step that keeps the budget for such arguments; made if there is none."""
+        """The step that keeps the budget for such arguments; planned on the first call."""
         kind = kind_of_arguments(self.jitted, args, kwargs)
         fitted = self._fitted.get(kind)
         if fitted is None:
@@ -125,7 +127,12 @@ class BudgetedJit:
         return fitted
 
     def plan(self, target: str | None, args: tuple, kwargs: dict) -> Plan:
-        """The plan for these arguments, on a device that need not be there."""
+        """The plan for these arguments.
+
+        Arguments:
+            target: name of a device, which may be absent; None for that of the arguments.
+            args, kwargs: the step's arguments.
+        """
         if target is not None:
             device = absent_devices.named_device(target)
             args, kwargs = map_dynamic(
@@ -159,14 +166,18 @@ class BudgetedJit:
             self._dispatch = _compat_jit.dispatcher(self.jitted, self._miss)
 
     def arena_stats(self) -> ArenaStats:
-        """What the last call did in its arena."""
+        """The copies of the last call into and out of its arena.
+
+        Raises:
+            RuntimeError: if there was no call.
+        """
         called = self._last_called
         if called is None:
             raise RuntimeError("`arena_stats()` tells of a call. Call the step first.")
         return called.arena_stats()
 
     def release_arenas(self) -> None:
-        """Give back the memory that calls keep for the next."""
+        """Free the memory of arenas that are kept for later calls."""
         with self._lock:
             fitted_steps = list(self._fitted.values())
         for fitted in fitted_steps:

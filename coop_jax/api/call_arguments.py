@@ -1,4 +1,4 @@
-"""Call arguments: which are static, and what makes two calls the same kind of call."""
+"""Call arguments: the static ones, and the kind of a call, which decides its plan."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from coop_jax.base import _compat, _compat_jit
 
 
 def kind_of_arguments(jitted: Any, args: tuple, kwargs: dict) -> Any:
-    """Equal for calls that one plan serves, as one executable of `jax.jit` would.
+    """A hashable key, equal for calls that one plan serves, as one executable of `jax.jit`
+    would.
 
-    What `jax.jit` knows a call by: trees and static arguments, the abstract values of the
-    other leaves, their placement, and the configuration.
+    It has the parts of the key of `jax.jit`: trees and static arguments, the abstract
+    values of the other leaves, their placement, and the configuration.
 
     Raises:
         ValueError, TypeError: `jax.jit`'s, if an argument is not valid.
@@ -23,7 +24,7 @@ def kind_of_arguments(jitted: Any, args: tuple, kwargs: dict) -> Any:
     try:
         avals = tuple(map(_compat_jit.abstract_value, leaves))
     except (TypeError, OverflowError):
-        jitted.trace(*args, **kwargs)  # says which argument it is
+        jitted.trace(*args, **kwargs)  # raises the error that names the argument
         raise
     return (
         signature,
@@ -34,13 +35,13 @@ def kind_of_arguments(jitted: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _placement(leaf: Any) -> Any:
-    """Where a leaf lies, None if that is where `jax.jit` would put it.
+    """The sharding of a leaf, None if `jax.jit` would place it the same way.
 
     So the plan that was made for `ShapeDtypeStruct`s or for the first call, with arrays on
     the default device, serves the later calls, too.
     """
     if _compat.is_traced([leaf]):
-        return None  # Its type says what is known of its sharding.
+        return None  # The known part of its sharding is in its type.
     sharding = getattr(leaf, "sharding", None)
     if not isinstance(sharding, jax.sharding.Sharding):
         return None

@@ -1,4 +1,4 @@
-"""Fit: does a step fit on a device, present or absent, and at what cost?"""
+"""Fit: the plan of a step for a device, present or absent, without running it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def fit(
     verbose: bool = False,
     **kwargs: Any,
 ) -> Plan:
-    """Would this training step fit on a device, present or absent, and at what cost?
+    """The plan with which a training step fits on a device, present or absent.
 
-    XLA compiles the step for the target, which may be absent, and its own figure answers.
+    XLA compiles the step for the target, and its own figure decides whether the step fits.
     Nothing is run and no array is made::
 
         print(coop_jax.fit(train_step, state, batch, target="h200", donate_argnums=0))
@@ -43,7 +43,7 @@ def fit(
             (of `jax.eval_shape`), which keep their shapes and types. Pass arguments by
             position that are named like one below.
         target: a name of `coop_jax.targets.names()`, such as `"h200"`, `"tpu v5e"` or
-            `"cpu"`; None for the devices that the arguments live on.
+            `"cpu"`; None for the devices that the arguments are on.
         budget: as for `remat_train_step`; `"device"`, the target's memory less 5 %.
             A CPU reports no memory: give bytes there.
         planner, static_argnums, static_argnames, donate_argnums, donate_argnames,
@@ -58,9 +58,10 @@ def fit(
         InfeasibleBudgetError: if no plan fits; it names the smallest budget that does.
         TypeError: if `fn` was made by `remat_train_step`, which has `.plan(target=...)`.
         ValueError: if the target is not in the table, or the arguments are sharded.
-        ImportError: if XLA's compiler for the target is not installed; says which
-            package brings it.
-        RuntimeError: if that compiler cannot be used in this process; says how.
+        ImportError: if XLA's compiler for the target is not installed; the message names
+            the package that has it.
+        RuntimeError: if that compiler cannot be used in this process; the message says
+            how it can.
     """
     if isinstance(fn, RematTrainStep):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Results check: the results of a planned step beside those of the step as written."""
+"""Results check: results of a planned step compared with those of the step as written."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LINES_IN_REPORT = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Difference:
-    """How far one result is from that of the step as written.
+    """The difference of one result from that of the step as written.
 
     Attributes:
-        path: which result it is, such as `[0]['params']['kernel']`.
+        path: the result's path in the results, such as `[0]['params']['kernel']`.
         dtype: its type.
         shape: its shape, a number of elements per dimension.
         largest: the largest absolute difference of two elements; infinite where only one
@@ -34,8 +34,8 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """The results of a planned step beside those of the step as written; prints as a
-    short report.
+    """The results of a planned step compared with those of the step as written; prints as
+    a short report.
 
     Attributes:
         differences: one for every leaf of the results, the largest relative one first.
@@ -75,9 +75,13 @@ class Check:
 def check_results(
     as_written: Callable[[], Any], planned: Callable[[], Any], *, is_unmodified: bool
 ) -> Check:
-    """Run both and compare all results.
+    """The differences of all results, after running both steps.
 
     One after the other: the first one's results are on the host when the second runs.
+
+    Arguments:
+        as_written, planned: run the steps and return their results, pytrees of arrays.
+        is_unmodified: whether the planned step is the step as written.
     """
     expected = [(path, _on_host(leaf)) for path, leaf in _leaves(as_written())]
     found = [_on_host(leaf) for _, leaf in _leaves(planned())]

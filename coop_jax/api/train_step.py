@@ -1,4 +1,4 @@
-"""Front door: `remat_train_step`, a training step under a byte budget."""
+"""Train step: `remat_train_step`, a training step under a byte budget."""
 
 from __future__ import annotations
 
@@ -70,22 +70,23 @@ def remat_train_step(
         fn: the step: a pure function of pytrees of arrays, its gradients and optimizer
             update included, or one that updates Flax NNX objects. May already be jitted,
             by `jax.jit`, `nnx.jit` or `equinox.filter_jit`: its options are kept, and
-            those given here come over them.
+            those given here override them.
         budget: bytes per device (int), or a string: `"12GiB"`, `"750MB"`, `"60%"` of
-            what the unmodified step needs, `"device"` for what the device reports.
+            the bytes of the unmodified step, `"device"` for the bytes that the device
+            reports.
         planner: `"search"` (whole plans compared, never worse than the others),
             `"lookahead"` (Coop with exact next uses), `"coop"` (the paper), `"dtr"`,
             `"dte"`, or a `PlanOptions` with its switches.
-        placement: where planned tensors live. `"xla"`: XLA lays them out. `"arena"`, on
-            one CPU or NVIDIA GPU: those with long idle intervals lie in one contiguous
-            buffer, at the plan's offsets, from being stored to being brought back by a
-            custom call. The buffer is allocated at the first call and kept for the later
-            ones (`release_arenas()` gives it back).
-            Under an outer transformation it is `"xla"` all the same.
-        arena_debug: checked mode: each of these calls compares the bytes that it brings
-            back with those that were stored, fills free memory with a pattern, and fails
-            naming tensor, offset and boundary; `arena_stats()` has the copies. Default:
-            the environment variable `COOP_JAX_ARENA_DEBUG`.
+        placement: the placement of planned tensors. `"xla"`: by XLA's buffer assignment.
+            `"arena"`, on one CPU or NVIDIA GPU: those with long idle intervals lie in one
+            contiguous buffer meanwhile, at the plan's offsets; custom calls store and load
+            them. The buffer is allocated at the first call and kept for the later ones
+            (`release_arenas()` frees it).
+            Under an outer transformation it is `"xla"` in any case.
+        arena_debug: checked mode: each of these custom calls compares the bytes that it
+            loads with those that were stored, fills free memory with a pattern, and fails
+            with tensor, offset and boundary in its message; `arena_stats()` has the copies.
+            Default: the environment variable `COOP_JAX_ARENA_DEBUG`.
         in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums,
             donate_argnames, keep_unused, compiler_options: as in `jax.jit`.
         verbose: print a line to stderr for every compilation, and the plan.
@@ -142,9 +143,9 @@ def remat_train_step(
 class RematTrainStep:
     """A training step under a budget; made by `remat_train_step`.
 
-    Called like the function it was made from. One plan is made per kind of arguments
-    (shapes, types, shardings, static values) and kept. Safe to call from threads. Copies
-    and pickles hold the step and its settings, and plan anew.
+    Called like the function that it was made from. One plan is made per kind of arguments
+    (shapes, types, shardings, static values) and kept. Safe to call from several threads.
+    Copies and pickles hold the step and its settings, and plan anew.
     """
 
     def __init__(self, fn: Callable, settings: Settings, jit_options: dict[str, Any]):
@@ -153,14 +154,14 @@ class RematTrainStep:
         self._fn = fn
         self._settings = settings
         self._jit_options = jit_options
-        # By the library that wraps the call, and what it donates by itself.
+        # By the library that wraps the call, and the arguments that it donates by itself.
         self._steps: dict[Any, Any] = {}
         self._sees_objects = False
         self._direct = self._made_direct()
 
     @property
     def budget(self) -> int | str:
-        """As it was given, checked."""
+        """The budget as given, checked: bytes (int) or a string."""
         return self._settings.budget
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -172,7 +173,7 @@ class RematTrainStep:
         """The plan for these arguments (arrays or `jax.ShapeDtypeStruct`s).
 
         Arguments:
-            target: None for the devices that the arguments live on, or the name of one
+            target: None for the devices that the arguments are on, or the name of one
                 that may be absent: `"h200"`, `"tpu v5e"`, `"cpu"`
                 (`coop_jax.targets.names()` lists them). Where the step itself takes an
                 argument called `target`, it is the step's: then use `plan_for`.
@@ -187,7 +188,7 @@ class RematTrainStep:
         return self.plan_for(target, args, kwargs)
 
     def plan_for(self, target: str | None, args: tuple, kwargs: dict) -> Plan:
-        """As `plan`, without a way to confuse the target with the step's arguments.
+        """The plan of `plan`, with the target apart from the step's arguments.
 
         Arguments:
             target: as in `plan`.
@@ -200,9 +201,9 @@ class RematTrainStep:
     def check(self, *args: Any, **kwargs: Any) -> Check:
         """Run the planned step and the step as written once, and compare all results.
 
-        For the first day, with real arguments. Both run on copies, one after the other, so
-        the device needs room for the step as written and for the copies: a smaller batch
-        makes a plan of its own, at a percentage as budget a similar one.
+        For a first check with real arguments. Both run on copies, one after the other, so
+        the device needs memory for the step as written and for the copies. A smaller batch
+        has a plan of its own, which is similar where the budget is a percentage.
 
         Returns:
             The largest difference of every result; prints as a short report. Planned
@@ -238,7 +239,7 @@ class RematTrainStep:
         return self._all_budgeted()[-1].arena_stats()
 
     def release_arenas(self) -> None:
-        """Give back the memory that calls with `placement="arena"` keep for the next.
+        """Free the arenas that are kept for later calls with `placement="arena"`.
 
         Calls that run in other threads keep theirs. The next call allocates again.
         """
@@ -306,7 +307,7 @@ class RematTrainStep:
         return lambda: step(*args, **kwargs)
 
     def _step_for(self, args: tuple, kwargs: dict) -> Any:
-        """What runs a call with such arguments."""
+        """The function that runs a call with such arguments."""
         if not isinstance(self._direct, BudgetedJit) or _compat_jit.is_jitted(self._fn):
             return self._direct
         fn, options = self._fn, self._jit_options
@@ -330,7 +331,7 @@ class RematTrainStep:
         return self._direct
 
     def _within(self, args: tuple, kwargs: dict, act: Act) -> Any:
-        """Do something with the budgeted function of a call and the arguments it gets."""
+        """The result of `act` on the budgeted function of a call and its arguments."""
         step = self._step_for(args, kwargs)
         if isinstance(step, BudgetedJit):
             return act(step, args, kwargs)
@@ -342,10 +343,10 @@ class RematTrainStep:
 
 
 def _overlaid(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Options of a jitted function, and over them those given to `remat_train_step`.
+    """Options of a jitted function, overridden by those given to `remat_train_step`.
 
-    Which arguments are static or donated is given by position, by name, or by both: one
-    that is given replaces both.
+    Static or donated arguments are given by position, by name, or by both: one of the two,
+    if given, replaces both.
     """
     merged = dict(own)
     for kind in ("static", "donate"):

@@ -41,7 +41,7 @@ class TransformedCalls:
         self._budget = budget
         self._planner = planner
         self._caller = caller
-        # By kind of arguments: the jaxpr that was planned, and what to call.
+        # By kind of arguments: the jaxpr that was planned, and the function to call.
         self._planned: dict[Any, tuple[Any, Flat]] = {}
 
     def __call__(self, args: tuple, kwargs: dict) -> Any:
@@ -58,7 +58,7 @@ class TransformedCalls:
     def _flat(self, traced: TracedStep, closed: Any, args: tuple, kwargs: dict) -> Flat:
         kind = kind_of_arguments(self._jitted, args, kwargs)
         jaxpr, flat = self._planned.get(kind, (None, None))
-        # What a function closes over may differ from call to call; then so does its jaxpr.
+        # Values that a function closes over may differ between calls; so does its jaxpr.
         if flat is None or jaxpr is not closed:
             flat = self._plan(traced, closed)
             self._planned[kind] = closed, flat
@@ -81,9 +81,10 @@ class TransformedCalls:
 
 
 def _with_derivative_of(as_written: Function, planned: Function, closed: Any) -> Function:
-    """The planned step, differentiated as the step as written.
+    """The planned step, with the derivative of the step as written.
 
-    Forwards and backwards, unless a `custom_vjp` function in it allows only the latter.
+    In forward and reverse mode, unless a `custom_vjp` function in it allows only the
+    latter.
     """
     # Jitted, so that outside of `jit` it runs as one computation.
     as_written = jax.jit(as_written)
@@ -111,7 +112,8 @@ def _has_custom_vjp(closed: Any) -> bool:
 def _derivative(
     function: Function, primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """`jax.jvp` with respect to those arguments that have a tangent."""
+    """The results and tangents of `jax.jvp` with respect to the arguments that have a
+    tangent."""
     active = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
 
     def of_active(*values: Any) -> list[Any]:

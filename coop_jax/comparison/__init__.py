@@ -1,1 +1,1 @@
-"""`coop_jax.compare`: a step beside itself under every `jax.checkpoint` policy."""
+"""`coop_jax.compare`: a step under `jax.checkpoint` policies and under coop_jax."""

@@ -1,4 +1,4 @@
-"""Checkpoint policies: those of `jax.checkpoint` that a comparison tries; how to wrap."""
+"""Checkpoint policies: the `jax.checkpoint` policies of a comparison, and their `wrap`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Wrap = Callable[..., Any]
 _QKV = ("query_proj", "key_proj", "value_proj", "qkv_proj")
 _MLP_IN = ("mlpwi", "mlpwi_0", "mlpwi_1")
 _MLP_OUT = ("mlpwo",)
-# What of a transformer block is saved, under MaxText's names for values and policies:
+# The saved values of a transformer block, under MaxText's names for values and policies:
 # the set that its users choose from and tune.
 _NAMED = {
     "save_qkv_proj": _QKV,
@@ -51,7 +51,7 @@ def default_policies(names: Set[str]) -> dict[str, Policy]:
 
     Arguments:
         names: those that `jax.ad_checkpoint.checkpoint_name` gave to values of the step.
-            Of the policies that save by name, those are tried whose names occur and
+            Of the policies that save by name, those are returned whose names occur and
             that differ; for names that are not MaxText's, one that saves them all.
     """
     known = jax.checkpoint_policies

@@ -18,7 +18,7 @@ from coop_jax.xla.absent_devices import named_device, placed
 SMALLEST = "coop_jax, smallest"
 _BY_DEFAULT = "{}, XLA's defaults"
 # A row of coop_jax that undercuts a policy in bytes by less than this part, and in time,
-# says what a row at exactly the policy's bytes would: every row takes compilations.
+# replaces a row at exactly the policy's bytes: every row takes compilations.
 _SAME_BYTES = 0.1
 
 
@@ -53,22 +53,23 @@ def compare(
     Rows: the step as written; each policy; coop_jax at the smallest budget that works,
     with the bytes of policies as its budget, and half way in between (on a logarithmic
     scale). Policies that others beat in bytes and time get no row of coop_jax at their
-    bytes; neither does one that is beaten in both by a row of coop_jax that needs hardly
-    less. Bytes are XLA's, of compiled steps. Operations are counted in the jaxprs,
-    recomputation included. Seconds are modelled in one way for all: the operations of
-    the unmodified step, each at the target's roofline, times how often a version
-    executes it. On CPU, XLA would undo `jax.checkpoint`; its rows are compiled with
-    `xla_disable_hlo_passes=cse_barrier_expander`, and one row without.
+    bytes; neither does one that is beaten in both by a row of coop_jax that needs nearly
+    as many bytes. Bytes are XLA's figures for compiled steps. Operations are counted in
+    the jaxprs, recomputation included. Seconds are modelled in one way for all: the
+    operations of the unmodified step, each at the target's roofline, times the number of
+    executions in a version. On CPU, XLA would undo `jax.checkpoint`; its rows are compiled
+    with `xla_disable_hlo_passes=cse_barrier_expander`, and one row without.
 
     Arguments:
         make_step: `make_step(wrap)` returns the step: a pure function of pytrees of
             arrays, its gradients and optimizer update included.
-        *args: of the step: arrays, or `jax.ShapeDtypeStruct`s if nothing is run.
+        *args: the step's arguments: pytrees of arrays, or of `jax.ShapeDtypeStruct`s if
+            nothing is run.
         policies: `jax.checkpoint` policies by name. None: nothing_saveable,
             dots_saveable, dots_with_no_batch_dims_saveable and, if values of the step
             have names (`jax.ad_checkpoint.checkpoint_name`), those that save by name.
-        target: name of a device to compile for, such as `"h200"`; None for the one that
-            the arguments are on.
+        target: name of a device to compile for, which may be absent, such as `"h200"`;
+            None for the one that the arguments are on.
         donate_argnums: as in `jax.jit`: the arguments that the step replaces.
         budgets: further budgets for coop_jax, as `remat_train_step` takes them, in place
             of the smallest and of the one in between. `()`: none.
@@ -134,8 +135,8 @@ def compare(
             done.add(row.name)
             if not any(_stands_for(ours, row) for ours in rows):
                 add_planned(at(row.name), _bytes(row))
-        # A policy that is undercut by another need not be beaten by what beats that one:
-        # there may be nothing that does.
+        # A policy that is undercut by another need not be beaten by a row that beats that
+        # one: no row may beat that one.
         todo = optimal(
             row
             for row in by_policy
@@ -149,12 +150,12 @@ def _beats(ours: Row, policy: Row) -> bool:
 
 
 def _stands_for(ours: Row, policy: Row) -> bool:
-    """Is it a row of coop_jax that beats the policy, with nearly all of its bytes?"""
+    """Whether it is a row of coop_jax that beats the policy, with nearly all its bytes."""
     return _beats(ours, policy) and _bytes(ours) >= (1 - _SAME_BYTES) * _bytes(policy)
 
 
 def _bytes(row: Row) -> int:
-    """What a row's step needs; what it was given if it does not fit into that."""
+    """The bytes that a row's step needs, or its budget where that is infeasible."""
     known = row.budget_bytes if row.measured_bytes is None else row.measured_bytes
     assert known is not None
     return known

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from coop_jax.base import plotting
 
-# Okabe and Ito: told apart by colour-blind readers.
+# By Okabe and Ito: distinct for colour-blind readers.
 _STYLES = {
     "unmodified": ("#000000", "s"),
     "checkpoint": ("#D55E00", "^"),
@@ -17,7 +17,7 @@ _STYLES = {
 
 
 class PlottedRow(Protocol):
-    """What is drawn of a row of a comparison."""
+    """The attributes of a row of a comparison that are drawn."""
 
     @property
     def name(self) -> str: ...
@@ -38,7 +38,10 @@ def plot(
     """Save the picture; the format follows the file's ending.
 
     Arguments:
-        base_seconds: of the unmodified step, which times are relative to.
+        rows: the rows of the comparison.
+        base_seconds: modelled seconds of the unmodified step, which times are relative to.
+        path: the file.
+        title: the picture's title.
     """
     figure = plotting.new_figure("Comparison.plot(path)", "Comparison.markdown()", width=7)
     axes = figure.subplots()
@@ -72,7 +75,7 @@ def plot(
 
 
 def frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points that no other undercuts in both figures, from few bytes to many."""
+    """The points (bytes, time) that no other undercuts in both, by increasing bytes."""
     best = float("inf")
     kept = []
     for size, time in sorted(points):
@@ -85,7 +88,8 @@ def frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
 def _points(
     rows: Iterable[PlottedRow], base_seconds: float
 ) -> dict[str, tuple[float, float]]:
-    """What is known of both, by name: MiB and time relative to the unmodified step."""
+    """Points (MiB, time relative to the unmodified step) by row name, of the rows where
+    both are known."""
     return {
         row.name: (row.measured_bytes / 2**20, row.modelled_seconds / base_seconds)
         for row in rows

@@ -1,11 +1,11 @@
-"""Recompute counts: how often a step computes each equation, whoever decided so.
+"""Recompute counts: the number of times that a step computes each equation.
 
-The steps of a comparison repeat work in different ways: `jax.checkpoint` in calls that
-its lowering puts behind barriers, coop_jax behind fences. Both are barriers that XLA
-does not merge across. So every step is counted in the same two readings of its jaxpr:
-with the barriers in place, equal equations merged between them (that is what runs), and
-without, everything equal merged (that is what a step without recomputation would run).
-An equation of the second is executed as often as the first has it.
+The steps of a comparison recompute in different ways: `jax.checkpoint` in calls that its
+lowering puts behind barriers, coop_jax behind fences. Both are barriers that XLA does not
+merge across. So every step is counted in the same two readings of its jaxpr: with the
+barriers in place, equal equations merged between them (the program that runs), and
+without, all equal equations merged (the program of a step without recomputation). An
+equation of the second is executed as often as it occurs in the first.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _BARRIERS = ("coop_fence", "coop_after", "optimization_barrier")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Executed:
-    """What a step executes.
+    """The executed equations of a step.
 
     Attributes:
         program: the step without recomputation: every equation once, no barriers.
-        times: how often the step executes each equation of `program`.
+        times: the number of executions in the step, by equation of `program`.
         flops: floating point operations of the whole step, recomputation included.
     """
 
@@ -43,7 +43,7 @@ class Executed:
 
 
 def executed(closed: Any, donated: tuple[bool, ...]) -> Executed:
-    """Count what a traced step executes.
+    """The executed equations of a traced step, counted.
 
     Arguments:
         closed: the step's closed jaxpr, as `jax.jit(step).trace(...).jaxpr` gives it.
@@ -68,7 +68,7 @@ def executed(closed: Any, donated: tuple[bool, ...]) -> Executed:
     for eqn in program.eqns:
         invars = [read(v) for v in eqn.invars]
         if eqn.primitive.name in _BARRIERS:
-            # What only has to be there first gives no result.
+            # Operands that only have to be computed before have no result.
             same.update(zip(eqn.outvars, invars, strict=False))
             continue
         eqn = original(eqn.replace(invars=invars))
@@ -81,7 +81,7 @@ def executed(closed: Any, donated: tuple[bool, ...]) -> Executed:
             continue
         first = eqns[index]
         kept = [
-            # A result that the first execution dropped and this one needs.
+            # The first execution may drop a result that this one needs.
             mine if isinstance(theirs, _compat.DropVar) else theirs
             for mine, theirs in zip(eqn.outvars, first.outvars, strict=True)
         ]
@@ -105,7 +105,7 @@ def saved_names(closed: Any) -> frozenset[str]:
 
 
 def recomputes(closed: Any) -> bool:
-    """Does a step hold a `jax.checkpoint` that was differentiated?"""
+    """Whether a step holds a `jax.checkpoint` that was differentiated."""
     return any(
         eqn.primitive.name in CHECKPOINTS and eqn.params.get("differentiated")
         for eqn in all_equations(closed)

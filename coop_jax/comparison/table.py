@@ -33,19 +33,19 @@ class Row:
     """One version of the step. Figures that are not known are None.
 
     Attributes:
-        name: the policy's, or where coop_jax's budget comes from.
+        name: the policy's name, or the origin of coop_jax's budget.
         kind: `"unmodified"`, `"checkpoint"` or `"coop_jax"`.
-        budget_bytes: the budget that coop_jax was given.
+        budget_bytes: the budget given to coop_jax.
         predicted_bytes: the planner's expectation before the compilation, for the
             unmodified step and for coop_jax.
         measured_bytes: XLA's arguments + results - aliased + temporaries on one device;
             None where the budget is infeasible.
         flops: floating point operations that are executed, recomputation included.
-        modelled_seconds: of one execution, by the planner's model of the target.
+        modelled_seconds: seconds of one execution, by the planner's model of the target.
         measured_ratio: median time of the step, relative to the unmodified one that
             ran in turns with it.
-        num_compilations: how often XLA compiled to get the step, the compilations of
-            the unmodified step that coop_jax needs included.
+        num_compilations: the number of compilations by XLA to get the step, those of the
+            unmodified step that coop_jax needs included.
         note: further remarks.
     """
 
@@ -61,10 +61,13 @@ class Row:
     note: str = ""
 
     def beats(self, other: Row) -> bool:
-        """Does it need at most the other's bytes, and at most its modelled time?
+        """Whether it needs at most the other's bytes, and at most its modelled time.
 
         Arguments:
-            other: a row of the same comparison. No, where a figure is not known.
+            other: a row of the same comparison.
+
+        Returns:
+            False where one of the figures is not known.
         """
         return _at_most(self.measured_bytes, other.measured_bytes) and _at_most(
             self.modelled_seconds, other.modelled_seconds
@@ -110,7 +113,8 @@ class Comparison:
         )
 
     def matched(self) -> list[tuple[Row, Row]]:
-        """Every policy with the fastest row of coop_jax that needs at most its bytes."""
+        """Pairs of a policy's row and the row of coop_jax with the least modelled time
+        that needs at most its bytes; without the policies for which there is none."""
         ours = sorted(
             (row for row in self.rows if row.kind == "coop_jax" and row.modelled_seconds),
             key=lambda row: row.modelled_seconds or 0.0,
@@ -125,7 +129,7 @@ class Comparison:
         return pairs
 
     def prediction_errors(self) -> list[float]:
-        """Of every row with both: predicted over measured bytes, less 1."""
+        """Predicted over measured bytes, less 1, of every row that has both."""
         return [
             row.predicted_bytes / row.measured_bytes - 1
             for row in self.rows
@@ -133,7 +137,7 @@ class Comparison:
         ]
 
     def markdown(self) -> str:
-        """A Markdown table."""
+        """The rows as a Markdown table."""
         rule = ["---" if name in _LEFT_ALIGNED else "---:" for name in _COLUMNS]
         cells = [_COLUMNS, rule, *map(self._cells, self.rows)]
         return "\n".join(f"| {' | '.join(row)} |" for row in cells)
@@ -142,8 +146,8 @@ class Comparison:
         """Save bytes against modelled time as a picture; needs matplotlib.
 
         Arguments:
-            path: where to; the format follows the ending.
-            title: above the picture.
+            path: the file; the format follows its ending.
+            title: the picture's title; None for one with the target's name.
         """
         base_seconds = self.unmodified.modelled_seconds or 1.0
         shown = title or f"Recomputation against memory, {self.target}"
@@ -186,7 +190,7 @@ class Comparison:
 
 
 def optimal(rows: Iterable[Row]) -> list[Row]:
-    """The rows that no other beats; one of those that are equal in bytes and time."""
+    """The rows that no other beats; of rows equal in bytes and time the first one."""
     kept: list[Row] = []
     for row in rows:
         if not any(other.beats(row) for other in kept):

@@ -17,18 +17,18 @@ from coop_jax.trace.program import Program
 
 
 class TimeModel:
-    """The planner's own model of time, for steps that recompute in whatever way.
+    """The planner's model of time, for steps that recompute in any way.
 
     The operations are those of the unmodified step, as XLA fuses and stores them, each
-    with the seconds that the planner gives it; a step takes, for each, as many times
-    these seconds as it executes it. What `jax.checkpoint` repeats and what coop_jax
-    repeats so have the same price.
+    with the seconds that the planner assumes for it; the seconds of a step are their sum,
+    each times its number of executions. So a recomputation costs the same whether it is
+    that of `jax.checkpoint` or of coop_jax.
 
     Arguments:
-        unmodified: what the unmodified step executes.
-        compile_tagged: tags a program and compiles it in the place of the step, so that
-            the executable carries its buffer assignment; None if XLA refuses to.
-        target: whose rates count.
+        unmodified: the executed equations of the unmodified step.
+        compile_tagged: tags a program and compiles it in place of the step, so that the
+            executable carries its buffer assignment; returns None if XLA refuses to.
+        target: the device, whose rates are used.
     """
 
     def __init__(
@@ -75,7 +75,8 @@ class TimeModel:
         return [values[operation.anchor] for operation in graph.operations]
 
     def _value_numbers(self, program: Program) -> list[int]:
-        """For every equation a number, the same in all programs that compute the same.
+        """A number for every equation, equal for equations that compute equal values, in
+        all programs of this model.
 
         An equation that cannot be compared has a number of its own.
         """

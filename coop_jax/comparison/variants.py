@@ -1,4 +1,4 @@
-"""Variants of one step: unmodified, under a policy, under a budget; each to a `Row`."""
+"""Variants of one step: unmodified, under a policy, under a budget; each as a `Row`."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ from coop_jax.trace.replacements import original
 from coop_jax.xla.memory_figures import compile_measured, compile_to_read, memory_figures
 
 _TIMED_PAIRS = 7
-# XLA:TPU says what a step would need, and does not compile it.
+# XLA:TPU gives the bytes that such a step would need, and does not compile it.
 REFUSED = "refused by XLA: more than the device has"
 
 
 class Versions:
-    """Makes the rows of a comparison; what they share is made once, when it is needed.
+    """The rows of a comparison; the parts that they share are made once, when needed.
 
     Arguments:
-        make_step: `make_step(wrap)` is the step with its blocks wrapped.
-        args: of the step; arrays or `jax.ShapeDtypeStruct`s.
+        make_step: `make_step(wrap)` returns the step with its blocks wrapped.
+        args: the step's arguments: pytrees of arrays or `jax.ShapeDtypeStruct`s.
         donate_argnums: as in `jax.jit`.
         planner: as in `remat_train_step`; None for its default.
         measures_seconds: run the steps in turns with the unmodified one.
-        verbose: say on stderr what is compiled.
+        verbose: print a line to stderr for every compilation.
     """
 
     def __init__(
@@ -98,7 +98,11 @@ class Versions:
         )
 
     def checkpoint(self, name: str, policy: Policy) -> Row:
-        """The step with its blocks under a `jax.checkpoint` policy."""
+        """The row of the step with its blocks under a `jax.checkpoint` policy.
+
+        Raises:
+            ValueError: if the step holds no differentiated `jax.checkpoint`.
+        """
         self._log(f"jax.checkpoint, {name}")
         traced = self._jitted(wrap_with(policy)).trace(*self._args)
         if not recomputes(traced.jaxpr):
@@ -110,7 +114,7 @@ class Versions:
             )
         lowered = traced.lower()
         text = lowered.as_text()
-        if text in self._by_program:  # what a policy names may not occur: same program
+        if text in self._by_program:  # a policy's names may not occur: same program
             return dataclasses.replace(self._by_program[text], name=name)
         step = executed(traced.jaxpr, self._donated)
         options = dict(self.backend.checkpoint_options)
@@ -130,9 +134,10 @@ class Versions:
         return row
 
     def checkpoint_by_default(self, name: str, policy: Policy) -> Row:
-        """The same as XLA:CPU compiles it unless told otherwise.
+        """The row of the same step as XLA:CPU compiles it with its default options.
 
-        What it merges back is not in the program, so operations are not counted.
+        Recomputations that XLA merges back are not visible in the jaxpr, so operations
+        are not counted.
         """
         self._log(f"jax.checkpoint, {name}")
         compiled = self._jitted(wrap_with(policy)).lower(*self._args).compile()
@@ -145,7 +150,7 @@ class Versions:
         )
 
     def planned(self, name: str, budget: int | str) -> Row:
-        """The step under a budget; a row without bytes if the budget is infeasible."""
+        """The row of the step under a budget, without bytes if that is infeasible."""
         self._log(f"{name}: {budget if isinstance(budget, str) else format_bytes(budget)}")
         try:
             fitted = fit_step(
@@ -166,7 +171,7 @@ class Versions:
         return self._row(name, fitted)
 
     def smallest(self, name: str) -> Row:
-        """The step at the smallest budget that works."""
+        """The row of the step at the smallest budget that works."""
         self._log(name)
         return self._row(
             name,
@@ -241,7 +246,7 @@ class Versions:
         return compile_to_read(lambda: self._traced.compile_afresh(tagged))
 
     def _is_as_traced(self, program: Program) -> bool:
-        """Is it the program that was compiled to see what XLA stores, renamed?"""
+        """Whether it is, apart from names, the program whose stored values were read."""
         ours, traced = program.eqns, self._traced.program.eqns
         return [e.primitive for e in ours] == [original(e).primitive for e in traced]
 

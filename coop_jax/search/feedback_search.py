@@ -27,8 +27,8 @@ from coop_jax.search.problem import Problem
 # hundredth more or less than planned, and a second compilation takes minutes where the
 # last hundredth of the room saves little time.
 _MARGIN = 1 / 128
-# The factor for the unused room that is left unused after a miss: a plan that uses more
-# has failed by then.
+# After a miss, so many times `SLACK_WORTH_USING` has to be unused for one more compilation:
+# a plan that uses more has failed by then.
 _AFTER_A_MISS = 3
 # For the tightest plans: the parts of the smallest pool that can be planned, which a plan
 # may use where no single operation needs more.

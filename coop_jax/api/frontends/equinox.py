@@ -27,30 +27,30 @@ def _equinox() -> Any:
 
 
 def is_module(value: Any) -> bool:
-    """Is it a module of Equinox?"""
+    """Whether a value is a module of Equinox."""
     equinox = _equinox()
     return equinox is not None and isinstance(value, equinox.Module)
 
 
 def has_modules(tree: Any) -> bool:
-    """Is there any in a pytree?"""
+    """Whether a pytree holds a module of Equinox."""
     if _equinox() is None:
         return False
     return any(map(is_module, jax.tree.leaves(tree, is_leaf=is_module)))
 
 
 def is_jitted(fn: Any) -> bool:
-    """Did `equinox.filter_jit` return the function?"""
+    """Whether the function is a result of `equinox.filter_jit`."""
     return is_module(fn) and _compat_jit.is_jitted(getattr(fn, "_cached", None))
 
 
 class FilterJittedStep:
-    """What `equinox.filter_jit` returned, around a function that keeps a budget.
+    """A result of `equinox.filter_jit` with a function inside that keeps a budget.
 
     Arguments:
-        wrapped: what `filter_jit` returned; stays as it is.
-        options: of `jax.jit`, over its own.
-        budgeted: makes the function of a jitted one.
+        wrapped: the result of `filter_jit`; it is not changed.
+        options: options of `jax.jit`, which override its own.
+        budgeted: returns the function with a budget of a jitted one.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class FilteredStep:
             return results, _Static.of(rest)
 
         pure = functools.update_wrapper(pure, fn, updated=())
-        del pure.__wrapped__  # whose signature has no place for what is static
+        del pure.__wrapped__  # whose signature has no parameter for the static part
         self._resolved = _compat_jit.jit_parts(jax.jit(fn, **options))[1]
         self.budgeted = budgeted(jax.jit(pure, **_one_further(self._resolved)))
 
@@ -166,7 +166,7 @@ class _Static:
 
 
 def _one_further(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of `jax.jit`, positions resolved, with one more argument before all."""
+    """The options of `jax.jit`, positions resolved, with one more argument in front."""
     moved = dict(options)
     for name in ("static_argnums", "donate_argnums"):
         if name in moved:

@@ -1,7 +1,7 @@
 """Flax NNX: steps whose modules, optimizers and metrics are updated in place.
 
 `nnx.jit` turns the objects of a call into pytrees, calls a jitted function of pytrees,
-and writes what it returns back into the objects. Here that function keeps a budget.
+and writes its results back into the objects. Here that function keeps a budget.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def _nnx() -> Any:
 
 
 def is_node(value: Any) -> bool:
-    """Is it a module, optimizer, metric, `Rngs` or variable of Flax NNX?
+    """Whether a value is a module, optimizer, metric, `Rngs` or variable of Flax NNX.
 
-    A reference of JAX's own is a node to Flax, too, but `jax.jit` takes it as it is.
+    A JAX reference is a node to Flax, too, but `jax.jit` takes it as it is.
     """
     nnx = _nnx()
     if nnx is None or nnx.graphlib.is_array_ref(value):
@@ -38,22 +38,22 @@ def is_node(value: Any) -> bool:
 
 
 def has_nodes(tree: Any) -> bool:
-    """Is there any in a pytree?"""
+    """Whether a pytree holds a node of Flax NNX."""
     if _nnx() is None:
         return False
     return any(map(is_node, jax.tree.leaves(tree, is_leaf=is_node)))
 
 
 def is_jitted(fn: Any) -> bool:
-    """Did `nnx.jit` return the function?"""
+    """Whether the function is a result of `nnx.jit`."""
     return type(fn).__module__.startswith("flax.nnx.") and hasattr(fn, "jitted_fn")
 
 
 def donated(args: tuple, kwargs: dict, options: dict[str, Any]) -> dict[str, Any]:
-    """Which arguments a plain step donates without being asked, as options of `jax.jit`.
+    """The arguments that a plain step donates by default, as options of `jax.jit`.
 
-    What holds objects is: they hold the new arrays after a call, and nobody the old ones.
-    Nothing, if the options say what is.
+    Arguments that hold objects are donated: after a call the objects hold the new arrays,
+    and nothing holds the old ones. Empty if the options have donated arguments.
     """
     if "donate_argnums" in options or "donate_argnames" in options:
         return {}
@@ -90,14 +90,14 @@ def _unbound(fn: Callable) -> Callable:
 
 
 class NnxStep:
-    """What `nnx.jit` returned, around a function that keeps a budget.
+    """A result of `nnx.jit` with a function inside that keeps a budget.
 
     Arguments:
-        wrapped: what `nnx.jit` returned; stays as it is.
-        options: of `jax.jit`, over its own.
-        budgeted: makes the function of a jitted one.
+        wrapped: the result of `nnx.jit`; it is not changed.
+        options: options of `jax.jit`, which override its own.
+        budgeted: returns the function with a budget of a jitted one.
         copies_shared: copies arrays that are donated and are also another argument. For
-            donation that nobody asked for.
+            donation by default, which the user did not ask for.
     """
 
     def __init__(

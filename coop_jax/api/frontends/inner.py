@@ -1,4 +1,4 @@
-"""Inner: the jitted function inside of a library's own `jit`."""
+"""Inner: the jitted function inside of a library's `jit`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from coop_jax.api.budgeted_jit import BudgetedJit
 
-# What is done with a budgeted function and the arguments that it gets.
+# A function of a budgeted function and the arguments that that one gets.
 Act = Callable[[BudgetedJit, tuple, dict], Any]
 
 
 class Inner:
     """A budgeted function where a library expects a jitted one.
 
-    Called, it is that function. Lowered, it does what `within` was asked for: the
-    arguments that a library hands on can only be used as long as its own call lasts.
+    A call is a call of that function. `lower` runs the `act` of `within`: the arguments
+    that a library passes on can only be used during its own call.
 
     Arguments:
         budgeted: the function.
@@ -32,12 +32,12 @@ class Inner:
         return self._call(*args, **kwargs)
 
     def within(self, lower: Callable, args: tuple, kwargs: dict, act: Act) -> Any:
-        """Do something with the function and the arguments of a call.
+        """The result of `act` on the function and the arguments that it gets in a call.
 
         Arguments:
             lower: the library's method that lowers a step.
-            args, kwargs: of the step.
-            act: what to do.
+            args, kwargs: the step's arguments.
+            act: called with the budgeted function and the arguments that it gets.
         """
         self._thread.act = act
         lower(*args, **kwargs)
