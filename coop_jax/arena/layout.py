@@ -162,7 +162,7 @@ def _where_too_much(
     executions: Iterable[int], more_bytes: np.ndarray, known: set[int], tolerance: int
 ) -> set[int]:
     """Executions where the bytes since the last boundary, in this direction, exceed the
-    tolerance. `more_bytes`, int64[executions], is what each adds."""
+    tolerance. `more_bytes` has the bytes that each adds: int64[executions]."""
     found: set[int] = set()
     since = 0
     for now in executions:

@@ -8,7 +8,7 @@ from typing import Any
 
 from coop_jax.api.budgeted_jit import BudgetedJit
 
-# A function of a budgeted function and the arguments that that one gets.
+# Called with a budgeted function and the arguments of its call.
 Act = Callable[[BudgetedJit, tuple, dict], Any]
 
 
@@ -32,12 +32,12 @@ class Inner:
         return self._call(*args, **kwargs)
 
     def within(self, lower: Callable, args: tuple, kwargs: dict, act: Act) -> Any:
-        """The result of `act` on the function and the arguments that it gets in a call.
+        """The result of `act` on the function and the arguments that a call passes to it.
 
         Arguments:
             lower: the library's method that lowers a step.
             args, kwargs: the step's arguments.
-            act: called with the budgeted function and the arguments that it gets.
+            act: called with the budgeted function and its arguments.
         """
         self._thread.act = act
         lower(*args, **kwargs)
