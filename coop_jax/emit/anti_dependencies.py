@@ -52,8 +52,8 @@ class Readers:
     def to_wait_for(self, old: int, update: int) -> list[Any]:
         """Variables that have to be computed before `update` overwrites `old`.
 
-        Empty if the update depends on all readers in any case. A variable that another of them
-        depends on is left out: as an operand its live range would only be longer.
+        Empty if the update depends on all readers in any case. A variable that another of
+        them depends on is left out: as an operand its live range would only be longer.
 
         Arguments:
             old: index of the overwritten tensor.
