@@ -138,6 +138,6 @@ class BudgetSearch:
 
     def _search(self) -> Search:
         """A plan says less of what XLA needs where XLA has a second memory."""
-        if self.problem.placement.backend.has_second_memory:
+        if self.problem.placement.backend.sweeps_pools:
             return SweepSearch(self.problem)
         return FeedbackSearch(self.problem)
