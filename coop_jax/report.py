@@ -11,6 +11,7 @@ from coop_jax.base import _compat
 from coop_jax.base.budget import format_bytes
 from coop_jax.emit.segments import Segment
 from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.decoded import AnySchedule
 from coop_jax.search.candidates import Measured
 from coop_jax.targets import known_target, memory_bytes
 from coop_jax.trace.replacements import original
@@ -69,7 +70,7 @@ class Plan:
     num_compilations: int
     num_fences: int
     recomputations: tuple[Recomputation, ...]
-    schedule: Any
+    schedule: AnySchedule | None
     arena: ArenaPlan | None = None
 
     @property

@@ -18,8 +18,8 @@ from coop_jax import _ext
 from coop_jax.arena.selection import Sojourn, choose_sojourns
 from coop_jax.emit.segments import Segment, cut
 from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.live_ranges import lifetimes
-from coop_jax.plan.planner import Schedule
 from coop_jax.targets import Target
 
 # What a boundary may keep outside longer than needed, as a part of what is alive at most:
@@ -87,7 +87,7 @@ NO_ARENA = ArenaPlan(0, (), 0)
 
 def plan_arena(
     graph: StepGraph,
-    schedule: Schedule,
+    schedule: AnySchedule,
     target: Target,
     *,
     fence_free_inputs: bool,

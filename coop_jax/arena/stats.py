@@ -1,8 +1,8 @@
 """Arena statistics: what happened in the arena while a step ran.
 
-A debugged step's exchanges write books (`xla_ext/ffi/arena/books.h`); this reads them. The same
-table can be made from the plan, which says what ought to happen: they are equal, event by
-event.
+The exchanges of a checked step write a log (`xla_ext/ffi/arena/books.h`); this reads it.
+The same table can be made from the plan, which says what ought to happen: they are equal,
+event by event.
 """
 
 from __future__ import annotations

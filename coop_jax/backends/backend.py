@@ -19,6 +19,7 @@ from coop_jax.graph.attribution import Attribution
 from coop_jax.graph.step_graph import StepGraph, build_graph
 from coop_jax.graph.stored_values import StoredValues, from_rules
 from coop_jax.plan import planner
+from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.planner import PlanOptions, unconstrained
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program
@@ -113,8 +114,11 @@ class Backend:
         del program, stored
         return NO_HINTS
 
-    def expected_bytes(self, graph: StepGraph, schedule: Any, options: PlanOptions) -> int:
+    def expected_bytes(
+        self, graph: StepGraph, schedule: AnySchedule, options: PlanOptions
+    ) -> int:
         """Temporaries that XLA is expected to need for a schedule with fences."""
+        assert isinstance(schedule, planner.Schedule), "the core's own"
         return planner.expected_bytes(graph, schedule, options)
 
     def expected_bytes_as_written(

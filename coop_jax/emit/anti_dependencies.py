@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from coop_jax.emit.segments import Execution
 from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.decoded import Execution
 
 
 class Readers:

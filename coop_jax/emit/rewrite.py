@@ -17,8 +17,9 @@ from coop_jax.emit.fence import fence_equation
 from coop_jax.emit.hints import NO_HINTS, FenceHints
 from coop_jax.emit.narrowed import kept_narrowed, narrowing_equation, widening_equation
 from coop_jax.emit.order_after import after_equation
-from coop_jax.emit.segments import Execution, Segment
+from coop_jax.emit.segments import Segment
 from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.decoded import Execution
 from coop_jax.trace.cse import literal_key
 from coop_jax.trace.program import Program, is_zero, reads
 

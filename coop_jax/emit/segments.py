@@ -16,20 +16,17 @@ from typing import Any
 from coop_jax.base import _compat
 from coop_jax.base._compat import Literal
 from coop_jax.graph.step_graph import StepGraph
-from coop_jax.plan.planner import COMPUTE, RECOMPUTE, Schedule
+from coop_jax.plan.decoded import (
+    RECOMPUTE,
+    AnySchedule,
+    Execution,
+    decoded,
+    executions,
+)
 from coop_jax.trace.costs import aval_bytes
 
 # Of the most bytes that a plan has alive: what is worth a fence.
 _NOTICEABLE = 1 / 16
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Execution:
-    """One execution of an operation; `makes` are the tensors whose value it provides."""
-
-    operation: int
-    is_recompute: bool
-    makes: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class Segment:
 
 def cut(
     graph: StepGraph,
-    schedule: Schedule,
+    schedule: AnySchedule,
     *,
     fence_free_inputs: bool,
     is_guarded: bool = True,
@@ -60,33 +57,17 @@ def cut(
     # more memory than they save: a small step at 70 % of its need no longer fitted.
     needs_guards = is_guarded and fence_free_inputs
     risky = _risky(graph, schedule) if needs_guards else set()
-    groups = _groups(graph, _executions(graph, schedule), risky.union(also_before))
+    groups = _groups(graph, executions(graph, schedule), risky.union(also_before))
     fenced = _operands(graph, groups, fence_free_inputs)
     return [Segment(tuple(g), f) for g, f in zip(groups, fenced, strict=True)]
 
 
-def counts_without_guards(graph: StepGraph, schedule: Any) -> list[int]:
+def counts_without_guards(graph: StepGraph, schedule: AnySchedule) -> list[int]:
     """Executions of every segment of a schedule that is cut without guards."""
-    return [len(group) for group in _groups(graph, _executions(graph, schedule), ())]
+    return [len(group) for group in _groups(graph, executions(graph, schedule), ())]
 
 
-def _executions(graph: StepGraph, schedule: Any) -> list[Execution]:
-    made: dict[int, list[int]] = {}
-    for step, tensor, _, _ in schedule.placements.tolist():
-        made.setdefault(step, []).append(tensor)
-    executions = []
-    for step, (kind, index) in enumerate(schedule.steps.tolist()):
-        if kind == COMPUTE:
-            makes = graph.operations[index].outputs
-        elif kind == RECOMPUTE:
-            makes = tuple(made.get(step, ()))
-        else:
-            continue
-        executions.append(Execution(index, kind == RECOMPUTE, makes))
-    return executions
-
-
-def _risky(graph: StepGraph, schedule: Schedule) -> set[int]:
+def _risky(graph: StepGraph, schedule: AnySchedule) -> set[int]:
     """Executions, by their number, that a fence has to stand before for memory's sake.
 
     Between two fences XLA runs things in its own order, and may free late what the plan
@@ -96,23 +77,20 @@ def _risky(graph: StepGraph, schedule: Schedule) -> set[int]:
     """
     size = graph.in_pool_bytes
     limit = schedule.statistics.max_live_bytes
-    made: dict[int, int] = {}
-    for step, tensor, _, _ in schedule.placements.tolist():
-        made[step] = made.get(step, 0) + size[tensor]
     risky: set[int] = set()
     number, live, freed = 0, 0, 0
     was_planned = False  # Before the first recomputation, XLA runs what it knows.
-    for step, (kind, index) in enumerate(schedule.steps.tolist()):
-        if kind in (COMPUTE, RECOMPUTE):
-            was_planned |= kind == RECOMPUTE
-            live += made.get(step, 0)
+    for step in decoded(schedule):
+        if step.runs:
+            was_planned |= step.kind == RECOMPUTE
+            live += sum(size[tensor] for tensor, _ in step.placed)
             if was_planned and freed > _NOTICEABLE * limit and live + freed > limit:
                 risky.add(number)
                 freed = 0
             number += 1
         else:
-            live -= size[index]
-            freed += size[index]
+            live -= size[step.index]
+            freed += size[step.index]
     return risky
 
 

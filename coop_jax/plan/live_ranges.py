@@ -7,12 +7,12 @@ that block; the same tensor recomputed is another version.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
+from coop_jax.base.sweep import bytes_over_time
 from coop_jax.graph.step_graph import StepGraph
-from coop_jax.plan.planner import COMPUTE, RECOMPUTE
+from coop_jax.plan.decoded import AnySchedule, decoded
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,20 +48,15 @@ class Lifetimes:
 
     def live_bytes(self, in_pool_bytes: tuple[int, ...]) -> np.ndarray:
         """Bytes alive at every execution, its scratch included."""
-        change = np.zeros(len(self.operation) + 1, np.int64)
-        for version in self.versions:
-            change[version.first] += in_pool_bytes[version.tensor]
-            change[version.last + 1] -= in_pool_bytes[version.tensor]
-        return np.cumsum(change[:-1]) + self.workspace_bytes
+        blocks = [(v.first, v.last, in_pool_bytes[v.tensor]) for v in self.versions]
+        first, last, size = np.array(blocks, np.int64).reshape(-1, 3).T
+        count = len(self.operation)
+        return bytes_over_time(first, last, size, count) + self.workspace_bytes
 
 
-def lifetimes(graph: StepGraph, schedule: Any) -> Lifetimes:
+def lifetimes(graph: StepGraph, schedule: AnySchedule) -> Lifetimes:
     """Read the versions off a schedule, layered or not; without those outside the pool."""
     size = graph.in_pool_bytes
-    made: dict[int, list[int]] = {}
-    for step, tensor, _, _ in schedule.placements.tolist():
-        if size[tensor]:
-            made.setdefault(step, []).append(tensor)
     open_since: dict[int, tuple[int, list[int]]] = {}
     versions: list[Version] = []
     operation: list[int] = []
@@ -73,10 +68,10 @@ def lifetimes(graph: StepGraph, schedule: Any) -> Lifetimes:
         versions.append(Version(tensor, first, last, tuple(dict.fromkeys(uses))))
 
     read_after_end: dict[int, int] = {}
-    for step, (kind, index) in enumerate(schedule.steps.tolist()):
-        if kind in (COMPUTE, RECOMPUTE):
+    for step in decoded(schedule):
+        if step.runs:
             now = len(operation)
-            for tensor in graph.operations[index].inputs:
+            for tensor in graph.operations[step.index].inputs:
                 if tensor in open_since:
                     open_since[tensor][1].append(now)
                 elif tensor in read_after_end:
@@ -84,12 +79,13 @@ def lifetimes(graph: StepGraph, schedule: Any) -> Lifetimes:
                     old = versions[number]
                     versions[number] = dataclasses.replace(old, uses=(*old.uses, now))
             read_after_end.clear()
-            operation.append(index)
-            for tensor in made.get(step, ()):
-                open_since[tensor] = now, [now]
-        elif index in open_since:
-            close(index)
-            read_after_end[index] = len(versions) - 1
+            operation.append(step.index)
+            for tensor, _ in step.placed:
+                if size[tensor]:
+                    open_since[tensor] = now, [now]
+        elif step.index in open_since:
+            close(step.index)
+            read_after_end[step.index] = len(versions) - 1
     for tensor in list(open_since):
         close(tensor)
     versions.sort(key=lambda v: (v.first, v.tensor))

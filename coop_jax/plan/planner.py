@@ -15,10 +15,8 @@ import numpy as np
 from coop_jax import _ext
 from coop_jax.base.options import PlanOptions
 from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.validated import validated
-
-# Kinds of steps in `Schedule.steps`.
-COMPUTE, RECOMPUTE, EVICT, FREE = range(4)
 
 PLANNERS = ("search", "lookahead", "coop", "dtr", "dte")
 
@@ -30,7 +28,7 @@ _OVERHEAD_LIMIT = 10.0
 _PACKING_EFFORT = 2_000_000
 
 Schedule = _ext.Schedule
-Planned = tuple[StepGraph, Schedule]
+Planned = tuple[StepGraph, AnySchedule]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +42,7 @@ class SmallestPool:
     """
 
     pool_bytes: int
-    schedule: Any
+    schedule: AnySchedule
     blocking_operation: int
 
 
@@ -93,7 +91,7 @@ def plan_pool(
     return _as_promised(graph, schedule, pool_bytes, options)
 
 
-def needed_bytes(schedule: Any, options: PlanOptions) -> int:
+def needed_bytes(schedule: Schedule, options: PlanOptions) -> int:
     """Bytes of the pool that a schedule takes; what the planner limits."""
     statistics = schedule.statistics
     if _packed_by_xla(options):
@@ -101,7 +99,7 @@ def needed_bytes(schedule: Any, options: PlanOptions) -> int:
     return statistics.peak_bytes
 
 
-def expected_bytes(graph: StepGraph, schedule: Any, options: PlanOptions) -> int:
+def expected_bytes(graph: StepGraph, schedule: Schedule, options: PlanOptions) -> int:
     """Bytes that a schedule is expected to need when compiled.
 
     Where a plan leaves the placing to XLA, half way from the bytes alive to what XLA's way
@@ -154,7 +152,7 @@ def least_recomputation(
     )
 
 
-def key_of(graph: StepGraph, schedule: Any) -> bytes:
+def key_of(graph: StepGraph, schedule: AnySchedule) -> bytes:
     """Tells plans apart, of the same step in different orders as well."""
     order = np.array([operation.anchor for operation in graph.operations], np.int64)
     return order.tobytes() + schedule.steps.tobytes()

@@ -1,7 +1,8 @@
 """Validated: no plan leaves the planner unchecked.
 
-The validator (`xla_ext/core/schedule/validator.h`) replays a schedule and shares no code with what
-made it. It checks the plan, what the plan claims of itself, and what was promised of it.
+The validator (`xla_ext/core/schedule/validator.h`) replays a schedule and shares no code
+with the planner. It checks the plan, what the plan claims of itself, and what was
+promised of it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 
 from coop_jax import _ext
 from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.decoded import AnySchedule
 
 Schedule = _ext.Schedule
 
@@ -45,7 +47,7 @@ def validated(
     return schedule
 
 
-def placed_apart(graph: StepGraph, schedule: Any) -> Schedule:
+def placed_apart(graph: StepGraph, schedule: AnySchedule) -> Schedule:
     """A schedule without addresses as one that can be validated.
 
     Every block gets an address of its own, so that only the addresses are right by
@@ -87,7 +89,9 @@ def _padded(sizes: np.ndarray, alignment: int) -> np.ndarray:
     return -(-sizes // alignment) * alignment
 
 
-def _with_empty(graph: StepGraph, schedule: Any, is_in_pool: np.ndarray) -> np.ndarray:
+def _with_empty(
+    graph: StepGraph, schedule: AnySchedule, is_in_pool: np.ndarray
+) -> np.ndarray:
     """The placements, and those of tensors of no bytes, which are made once and stay."""
     empty = [
         (step, tensor, 0, -1)

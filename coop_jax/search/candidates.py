@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.decoded import AnySchedule
 from coop_jax.search.placements import Realization
 
 # Compilations of plans until one keeps a budget; of the tightest ones until it is refused;
@@ -30,7 +31,7 @@ class Candidate:
     """
 
     graph: StepGraph
-    schedule: Any
+    schedule: AnySchedule
     realized: Realization
     planned_bytes: int
     predicted_bytes: int

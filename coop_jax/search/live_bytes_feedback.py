@@ -14,8 +14,8 @@ from typing import Any
 
 from coop_jax.emit.rewrite import EXECUTION_SCOPE
 from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.live_ranges import lifetimes
-from coop_jax.plan.planner import Schedule
 from coop_jax.xla.buffer_assignment import published_module, temporary_addresses
 from coop_jax.xla.hlo_module import HloModule
 from coop_jax.xla.liveness import live_bytes
@@ -23,7 +23,9 @@ from coop_jax.xla.liveness import live_bytes
 _EXECUTION = re.compile(rf"\b{EXECUTION_SCOPE}(\d+)\b")
 
 
-def scratch_needed(graph: StepGraph, schedule: Schedule, compiled: Any) -> dict[int, int]:
+def scratch_needed(
+    graph: StepGraph, schedule: AnySchedule, compiled: Any
+) -> dict[int, int]:
     """Scratch in bytes, by equation, that would have said what XLA keeps alive.
 
     Arguments:

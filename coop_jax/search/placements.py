@@ -18,7 +18,8 @@ from coop_jax.emit.rewrite import rewrite
 from coop_jax.emit.segments import Segment, cut
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.graph.stored_values import StoredValues
-from coop_jax.plan.planner import PlanOptions, Schedule
+from coop_jax.plan.decoded import AnySchedule
+from coop_jax.plan.planner import PlanOptions
 from coop_jax.targets import Target, target_of
 from coop_jax.trace.program import Program
 
@@ -47,13 +48,13 @@ class XlaPlacement:
         self._hints = hints
 
     def expected_bytes(
-        self, graph: StepGraph, schedule: Schedule, options: PlanOptions
+        self, graph: StepGraph, schedule: AnySchedule, options: PlanOptions
     ) -> int:
         """Temporaries that the compiled step is expected to need."""
         return self.backend.expected_bytes(graph, schedule, options)
 
     def realize(
-        self, graph: StepGraph, schedule: Schedule, *, is_guarded: bool = True
+        self, graph: StepGraph, schedule: AnySchedule, *, is_guarded: bool = True
     ) -> Realization:
         """The program of a schedule; see `segments.cut` for `is_guarded`."""
         segments = cut(
@@ -97,20 +98,20 @@ class ArenaPlacement(XlaPlacement):
         self._last: tuple[Any, list[Segment], ArenaPlan] | None = None
 
     def expected_bytes(
-        self, graph: StepGraph, schedule: Schedule, options: PlanOptions
+        self, graph: StepGraph, schedule: AnySchedule, options: PlanOptions
     ) -> int:
         _, arena = self._planned(graph, schedule)
         return arena.arena_bytes + arena.outside_bytes
 
     def realize(
-        self, graph: StepGraph, schedule: Schedule, *, is_guarded: bool = True
+        self, graph: StepGraph, schedule: AnySchedule, *, is_guarded: bool = True
     ) -> Realization:
         segments, arena = self._planned(graph, schedule)
         program = rewrite_with_arena(graph, segments, self._hints, arena, self._books)
         return Realization(segments, program, arena)
 
     def _planned(
-        self, graph: StepGraph, schedule: Schedule
+        self, graph: StepGraph, schedule: AnySchedule
     ) -> tuple[list[Segment], ArenaPlan]:
         if self._last is None or self._last[0] is not schedule:
             segments, arena = plan_arena(

@@ -13,6 +13,7 @@ from typing import Any
 from coop_jax.base.budget import format_bytes
 from coop_jax.graph.step_graph import StepGraph, build_graph
 from coop_jax.graph.stored_values import StoredValues
+from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.planner import PlanOptions, SmallestPool, key_of, smallest_of
 from coop_jax.search.candidates import Candidate, Measured
 from coop_jax.search.placements import XlaPlacement
@@ -75,13 +76,18 @@ class Problem:
             self._smallest[key] = smallest_of(key, self.options)
         return self._smallest[key]
 
-    def planned_bytes(self, graph: StepGraph, schedule: Any) -> int:
+    def planned_bytes(self, graph: StepGraph, schedule: AnySchedule) -> int:
         """What the compiled step of a schedule is expected to need in all."""
         expected = self.placement.expected_bytes(graph, schedule, self.options)
         return self.fixed_bytes + expected
 
     def candidate(
-        self, graph: StepGraph, schedule: Any, error: int = 0, *, is_guarded: bool = True
+        self,
+        graph: StepGraph,
+        schedule: AnySchedule,
+        error: int = 0,
+        *,
+        is_guarded: bool = True,
     ) -> Candidate:
         """A schedule with its program.
 
@@ -99,7 +105,12 @@ class Problem:
         )
 
     def compile_plan(
-        self, graph: StepGraph, schedule: Any, error: int = 0, *, is_guarded: bool = True
+        self,
+        graph: StepGraph,
+        schedule: AnySchedule,
+        error: int = 0,
+        *,
+        is_guarded: bool = True,
     ) -> Measured:
         """A candidate with XLA's figure; arguments as of `candidate`."""
         candidate = self.candidate(graph, schedule, error, is_guarded=is_guarded)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from coop_jax import _ext
+from coop_jax.base.sweep import bytes_over_time
 from coop_jax.targets import HEAP_ALIGNMENT
 from coop_jax.xla.buffers_from_schedule import Flow, kinds_of_storage
 from coop_jax.xla.hlo_module import HloModule
@@ -30,11 +31,7 @@ def live_bytes(
 
 def _live_bytes(flow: Flow, module: HloModule) -> np.ndarray:
     first, last, size = _spans(flow, module)
-    count = len(flow.sequence)
-    change = np.zeros(count + 1, np.int64)
-    np.add.at(change, first, size)
-    np.add.at(change, np.minimum(last, count - 1) + 1, -size)
-    return np.cumsum(change[:-1])
+    return bytes_over_time(first, last, size, len(flow.sequence))
 
 
 def copied_arguments_bytes(module: HloModule) -> int:

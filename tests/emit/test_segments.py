@@ -6,7 +6,8 @@ from coop_jax import _ext
 from coop_jax.emit.segments import cut
 from coop_jax.graph.step_graph import build_graph
 from coop_jax.graph.stored_values import from_rules
-from coop_jax.plan.planner import EVICT, FREE, RECOMPUTE, PlanOptions
+from coop_jax.plan.decoded import EVICT, FREE, RECOMPUTE
+from coop_jax.plan.planner import PlanOptions
 
 
 def planned(donate: bool):

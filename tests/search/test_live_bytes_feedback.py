@@ -159,7 +159,7 @@ def test_a_search_learns(read):
     search, lines = searches(read, lambda scratch: [read.graph_with(scratch)])
     found = search._search().tightest(0, num_left=3)
     assert 1 < search.num_compilations == len(lines) <= 3
-    measured = list(search._compiled.values())
+    measured = list(search.problem.measured)
     assert found is min(measured, key=lambda m: m.total_bytes)
     errors = [abs(m.candidate.predicted_bytes / m.total_bytes - 1) for m in measured]
     assert errors[-1] < 0.05 < 0.15 < errors[0]

@@ -30,6 +30,7 @@ from coop_jax.emit.hints import NO_HINTS, FenceHints
 from coop_jax.graph.attribution import Attribution
 from coop_jax.graph.step_graph import StepGraph, build_graph
 from coop_jax.graph.stored_values import Narrowed, StoredValues
+from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.planner import PlanOptions, unconstrained
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program
@@ -66,7 +67,9 @@ class TpuBackend(Backend):
             return NO_HINTS
         return FenceHints(layouts=stored.layouts, narrowed=stored.narrowed)
 
-    def expected_bytes(self, graph: StepGraph, schedule: Any, options: PlanOptions) -> int:
+    def expected_bytes(
+        self, graph: StepGraph, schedule: AnySchedule, options: PlanOptions
+    ) -> int:
         return expected_heap(graph, schedule, self.without).bytes
 
     def expected_bytes_as_written(

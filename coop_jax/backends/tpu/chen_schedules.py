@@ -17,8 +17,8 @@ import numpy as np
 
 from coop_jax.backends.tpu.forward_cuts import Forward
 from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.decoded import COMPUTE, EVICT, FREE, RECOMPUTE, Execution
 from coop_jax.plan.live_ranges import lifetimes
-from coop_jax.plan.planner import COMPUTE, EVICT, FREE, RECOMPUTE
 from coop_jax.plan.validated import placed_apart, validated
 
 # Into so many layers at most; by this factor fewer from one plan to the next.
@@ -49,13 +49,6 @@ class LayeredSchedule:
     statistics: LayeredStatistics
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Execution:
-    operation: int
-    is_recompute: bool
-    makes: tuple[int, ...]
-
-
 def layered_schedules(graph: StepGraph, alignment: int) -> list[LayeredSchedule]:
     """Plans with fewer and fewer layers; those that are divided alike once."""
     if not graph.operations:
@@ -73,7 +66,7 @@ def layered_schedules(graph: StepGraph, alignment: int) -> list[LayeredSchedule]
     ]
 
 
-def _executions(graph: StepGraph, dropped: Mapping[int, Sequence[int]]) -> list[_Execution]:
+def _executions(graph: StepGraph, dropped: Mapping[int, Sequence[int]]) -> list[Execution]:
     """Every operation, and before it those that make what it misses."""
     kept: set[int] = set()
     while True:
@@ -94,7 +87,7 @@ class _Attempt:
     def __init__(
         self, graph: StepGraph, dropped: Mapping[int, Sequence[int]], kept: set[int]
     ) -> None:
-        self.executions: list[_Execution] = []
+        self.executions: list[Execution] = []
         self.too_late: int | None = None
         is_there = np.zeros(len(graph.tensors), bool)
         is_there[: graph.num_inputs] = True
@@ -106,9 +99,9 @@ class _Attempt:
                     return
                 outputs = graph.operations[missing].outputs
                 makes = tuple(t for t in outputs if not is_there[t])
-                self.executions.append(_Execution(missing, True, makes))
+                self.executions.append(Execution(missing, True, makes))
                 is_there[list(outputs)] = True
-            self.executions.append(_Execution(number, False, operation.outputs))
+            self.executions.append(Execution(number, False, operation.outputs))
             overwritten.update(graph.overwritten_by.get(number, ()))
             is_there[list(operation.outputs)] = True
             is_there[[t for t in dropped.get(number, ()) if t not in kept]] = False
@@ -129,7 +122,7 @@ def _missing(graph: StepGraph, inputs: Sequence[int], is_there: np.ndarray) -> l
 
 
 def _scheduled(
-    graph: StepGraph, executions: Sequence[_Execution], alignment: int
+    graph: StepGraph, executions: Sequence[Execution], alignment: int
 ) -> LayeredSchedule:
     """Every version of a tensor ends after its last use; a result of the step never."""
     reads = [graph.operations[execution.operation].inputs for execution in executions]
@@ -138,7 +131,7 @@ def _scheduled(
         last_read.update(dict.fromkeys(inputs, now))
     is_result = graph.core.last_use == len(graph.operations)
 
-    def made(now: int, execution: _Execution) -> list[int]:
+    def made(now: int, execution: Execution) -> list[int]:
         """What it makes in the pool: also again what nobody reads any more."""
         return [
             tensor

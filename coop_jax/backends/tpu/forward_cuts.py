@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from coop_jax.base.sweep import bytes_over_time
 from coop_jax.graph.step_graph import StepGraph
 
 # A layer makes at least this part, and at most this multiple, of what it would if all made
@@ -34,7 +35,8 @@ class Forward:
         made, last, size = core.producer, core.last_use, np.array(graph.in_pool_bytes)
         count = len(graph.operations)
         is_made = made >= 0
-        alive = _passing(made[is_made], last[is_made], size[is_made], count)
+        # After each operation, of what a later one reads.
+        alive = bytes_over_time(made[is_made], last[is_made] - 1, size[is_made], count)
         self._turn = int(alive.argmax())
         self._last_forward = made.copy()
         for number, operation in enumerate(graph.operations[: self._turn + 1]):
@@ -44,8 +46,8 @@ class Forward:
         idle_made = np.zeros(count, np.int64)
         np.add.at(idle_made, made[crosses], size[crosses])
         self._idle_made = np.cumsum(idle_made)
-        self._carried = _passing(
-            made[is_forward], self._last_forward[is_forward], size[is_forward], count
+        self._carried = bytes_over_time(
+            made[is_forward], self._last_forward[is_forward] - 1, size[is_forward], count
         )
         self._made = made
         can_run_again = np.array(core.arrays()["op_recomputable"], bool)
@@ -82,13 +84,3 @@ class Forward:
             if not any(made <= boundary < last for boundary in boundaries):
                 dropped.setdefault(last, []).append(tensor)
         return dropped
-
-
-def _passing(
-    made: np.ndarray, last: np.ndarray, size: np.ndarray, count: int
-) -> np.ndarray:
-    """By operation, bytes of what is there after it and read by a later one."""
-    change = np.zeros(count + 1, np.int64)
-    np.add.at(change, made, size)
-    np.add.at(change, last, -size)
-    return np.cumsum(change)[:count]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 
@@ -20,10 +19,11 @@ from coop_jax.backends.tpu.chen_schedules import LayeredSchedule
 from coop_jax.backends.tpu.list_schedule import in_free_order
 from coop_jax.backends.tpu.quirks import LIST_SCHEDULE, VMEM
 from coop_jax.backends.tpu.vmem import NearMemory, far_spans
+from coop_jax.base.sweep import bytes_over_time
 from coop_jax.emit.segments import counts_without_guards
 from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.decoded import AnySchedule, decoded
 from coop_jax.plan.live_ranges import Lifetimes, lifetimes
-from coop_jax.plan.planner import COMPUTE, RECOMPUTE, Schedule
 
 # How long values wait near, in times of their copy, and for what part of the near memory
 # there is room: what XLA reserves of it and loses between blocks is not known.
@@ -47,7 +47,7 @@ class ExpectedHeap:
 
 
 def expected_heap(
-    graph: StepGraph, schedule: Any, without: Collection[Quirk] = ()
+    graph: StepGraph, schedule: AnySchedule, without: Collection[Quirk] = ()
 ) -> ExpectedHeap:
     """What XLA:TPU is expected to need for the tensors and workspaces of a schedule.
 
@@ -71,7 +71,10 @@ def _guesses(without: Collection[Quirk]) -> tuple[NearMemory, ...]:
 
 
 def _packed(
-    graph: StepGraph, schedule: Any, lives: Lifetimes, guesses: tuple[NearMemory, ...]
+    graph: StepGraph,
+    schedule: AnySchedule,
+    lives: Lifetimes,
+    guesses: tuple[NearMemory, ...],
 ) -> ExpectedHeap:
     packed = [
         _ext.xla_heap_bytes(
@@ -83,7 +86,7 @@ def _packed(
 
 
 def bytes_alive(
-    graph: StepGraph, schedule: Schedule, without: Collection[Quirk] = ()
+    graph: StepGraph, schedule: AnySchedule, without: Collection[Quirk] = ()
 ) -> int:
     """The most bytes that a schedule keeps alive in main memory at once.
 
@@ -94,14 +97,11 @@ def bytes_alive(
 
 
 def _most_alive(first: np.ndarray, last: np.ndarray, size: np.ndarray) -> int:
-    change = np.zeros(max(last, default=0) + 2, np.int64)
-    np.add.at(change, first, size)
-    np.add.at(change, last + 1, -size)
-    return int(np.cumsum(change).max())
+    return int(bytes_over_time(first, last, size, max(last, default=0) + 1).max())
 
 
 def blocks_in_main_memory(
-    graph: StepGraph, schedule: Schedule, without: Collection[Quirk] = ()
+    graph: StepGraph, schedule: AnySchedule, without: Collection[Quirk] = ()
 ) -> np.ndarray:
     """First and last execution, and bytes, of what lies in main memory."""
     lives = lifetimes(graph, schedule)
@@ -109,7 +109,7 @@ def blocks_in_main_memory(
 
 
 def _blocks(
-    graph: StepGraph, schedule: Any, lives: Lifetimes, near: NearMemory
+    graph: StepGraph, schedule: AnySchedule, lives: Lifetimes, near: NearMemory
 ) -> np.ndarray:
     blocks: list[list[int]] = []
     # Blocks that last to their version's end, where another version may take them over.
@@ -141,11 +141,12 @@ def _begin_together(graph: StepGraph, lives: Lifetimes) -> np.ndarray:
     return np.maximum.accumulate(np.where(is_next, 0, number))
 
 
-def _taken_over(schedule: Any) -> dict[tuple[int, int], int]:
+def _taken_over(schedule: AnySchedule) -> dict[tuple[int, int], int]:
     """The tensor whose block a tensor takes over, by execution and the new tensor."""
-    execution = np.cumsum(np.isin(schedule.steps[:, 0], (COMPUTE, RECOMPUTE))) - 1
+    runs = (step for step in decoded(schedule) if step.runs)
     return {
-        (int(execution[step]), tensor): old
-        for step, tensor, _, old in schedule.placements.tolist()
+        (now, tensor): old
+        for now, step in enumerate(runs)
+        for tensor, old in step.placed
         if old >= 0
     }

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
 from coop_jax.backends.quirk import Quirk
 from coop_jax.backends.tpu.chen_schedules import LayeredSchedule, layered_schedules
 from coop_jax.backends.tpu.heap import ExpectedHeap, expected_heap
 from coop_jax.backends.tpu.quirks import CHEN_SCHEDULES
 from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.planner import PlanOptions, key_of, plan_pool
 
 # From this part of the room, and what there is room for on the chip, downwards by this
@@ -40,7 +40,7 @@ class Scanned:
     """A plan, and what its step is expected to need."""
 
     graph: StepGraph
-    schedule: Any
+    schedule: AnySchedule
     expected: ExpectedHeap
 
     @property

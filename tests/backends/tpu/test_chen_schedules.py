@@ -24,14 +24,9 @@ from coop_jax.backends.tpu.chen_schedules import layered_schedules
 from coop_jax.backends.tpu.list_schedule import in_free_order
 from coop_jax.emit.segments import counts_without_guards, cut
 from coop_jax.graph.step_graph import build_graph
+from coop_jax.plan.decoded import COMPUTE, RECOMPUTE
 from coop_jax.plan.live_ranges import Lifetimes, Version, lifetimes
-from coop_jax.plan.planner import (
-    COMPUTE,
-    RECOMPUTE,
-    plan_pool,
-    planner_options,
-    unconstrained,
-)
+from coop_jax.plan.planner import plan_pool, planner_options, unconstrained
 from coop_jax.plan.validated import placed_apart, validated
 from coop_jax.targets import named
 

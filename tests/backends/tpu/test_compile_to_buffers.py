@@ -121,7 +121,7 @@ def test_devices_that_are_there_are_compiled_for_as_ever():
 
 
 def test_a_child_ends_when_its_parent_is_killed():
-    child = "from coop_jax import until_buffers; compile_to_buffers._end_with_parent()"
+    child = f"from {compile_to_buffers.__name__} import _end_with_parent as e; e()"
     parent = f"""
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-P", "-c", {child!r}])

@@ -1,0 +1,25 @@
+"""Sweep: bytes alive over time, from blocks with a beginning and an end."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def bytes_over_time(
+    first: np.ndarray, last: np.ndarray, size: np.ndarray, count: int
+) -> np.ndarray:
+    """Bytes alive at each of `count` times.
+
+    Arguments:
+        first, last: int[n], the first and the last time at which a block is alive; what
+            lasts longer than `count` times is alive to the end, and what ends before it
+            begins, never.
+        size: int[n], bytes.
+
+    Returns:
+        int64[count].
+    """
+    change = np.zeros(count + 1, np.int64)
+    np.add.at(change, first, size)
+    np.add.at(change, np.minimum(last, count - 1) + 1, -np.asarray(size, np.int64))
+    return np.cumsum(change[:-1])

@@ -1,0 +1,106 @@
+"""Decoded: a schedule's two tables as steps, read in one place.
+
+A schedule is a table of steps (kind, and operation or tensor) and a table of placements
+(step, tensor, offset, tensor whose block is taken over). Everything that asks which
+operations run, what they make and when a block ends reads them here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from coop_jax.graph.step_graph import StepGraph
+
+# Kinds of steps in `Schedule.steps`.
+COMPUTE, RECOMPUTE, EVICT, FREE = range(4)
+
+
+class Statistics(Protocol):
+    """What is asked of the statistics of any schedule."""
+
+    @property
+    def compute_seconds(self) -> float: ...
+    @property
+    def recompute_seconds(self) -> float: ...
+    @property
+    def max_live_bytes(self) -> int: ...
+    @property
+    def compute_overhead(self) -> float: ...
+
+
+class AnySchedule(Protocol):
+    """A schedule of the core, or one that the core only validates.
+
+    Attributes:
+        steps: int64[n, 2], kind and operation (that runs) or tensor (whose block ends).
+        placements: int64[m, 4], step, tensor, offset in bytes, and the tensor whose block
+            it takes over or -1; ordered by step.
+        alignment: of offsets and sizes, bytes.
+    """
+
+    @property
+    def steps(self) -> np.ndarray: ...
+    @property
+    def placements(self) -> np.ndarray: ...
+    @property
+    def alignment(self) -> int: ...
+    @property
+    def statistics(self) -> Statistics: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One step.
+
+    Attributes:
+        kind: `COMPUTE`, `RECOMPUTE`, `EVICT` or `FREE`.
+        index: the operation that runs, or the tensor whose block ends.
+        placed: tensors that get a block, each with the tensor that it is taken over from
+            or -1.
+    """
+
+    kind: int
+    index: int
+    placed: tuple[tuple[int, int], ...]
+
+    @property
+    def runs(self) -> bool:
+        """Is it the execution of an operation?"""
+        return self.kind in (COMPUTE, RECOMPUTE)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Execution:
+    """One execution of an operation; `makes` are the tensors whose value it provides."""
+
+    operation: int
+    is_recompute: bool
+    makes: tuple[int, ...]
+
+
+def decoded(schedule: AnySchedule) -> Iterator[Step]:
+    """The steps of a schedule in their order."""
+    placed: dict[int, list[tuple[int, int]]] = {}
+    for step, tensor, _, old in schedule.placements.tolist():
+        placed.setdefault(step, []).append((tensor, old))
+    for number, (kind, index) in enumerate(schedule.steps.tolist()):
+        yield Step(kind, index, tuple(placed.get(number, ())))
+
+
+def executions(graph: StepGraph, schedule: AnySchedule) -> list[Execution]:
+    """What runs, in order. An operation that runs for the first time provides all its
+    results, stored in the pool or not; one that runs again what it is run for."""
+    found = []
+    for step in decoded(schedule):
+        if step.kind == COMPUTE:
+            makes = graph.operations[step.index].outputs
+        elif step.kind == RECOMPUTE:
+            makes = tuple(tensor for tensor, _ in step.placed)
+        else:
+            continue
+        found.append(Execution(step.index, step.kind == RECOMPUTE, makes))
+    return found
