@@ -24,7 +24,8 @@ class Quirk:
         versions: of JAX and XLA on which it was seen.
         module: of the package, that implements it.
         hooks: members of `Backend` that are overridden for it.
-        tests: the file, below `tests`, with a test that fails without it.
+        tests: the file, below `tests`, that holds the behaviour and what is done about it.
+            That of the switch is `tests/backends/test_quirks.py`.
     """
 
     name: str

@@ -121,6 +121,11 @@ def test_what_a_quirk_says_of_itself(platform, quirk):
     assert any(isinstance(node, ast.FunctionDef) for node in ast.walk(source))
 
 
+@pytest.mark.parametrize(("platform", "quirk"), ALL, ids=name_of)
+def test_every_switch_is_tested(platform, quirk):
+    assert f'"{quirk.name}"' in Path(__file__).read_text()
+
+
 def test_names_are_unique():
     names = [quirk.name for _, quirk in ALL]
     assert len(set(names)) == len(names)
