@@ -16,7 +16,7 @@ import argparse
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 # Targets that are not there are only compiled for.
@@ -42,6 +42,7 @@ from coop_jax.xla import absent_devices
 from coop_jax.xla.memory_figures import memory_figures
 
 PART = 0.6  # Of what the step as written needs.
+BUDGETS = (f"{PART:.0%}", "smallest")
 COLUMNS = (
     "quirk",
     "network",
@@ -139,14 +140,14 @@ class Network:
         self.bytes = self._as_written.total_bytes
         self._found: dict[str, Figures] = {}
 
-    def rows(self, quirk: Quirk) -> Iterator[list[str]]:
+    def rows(self, quirk: Quirk, budgets: Sequence[str]) -> Iterator[list[str]]:
         """With and without a quirk, wherever it may have an effect."""
         off = backends.without(self.device.platform, quirk.name)
         if "expected_bytes_as_written" in quirk.hooks:
             yield self._row(quirk, "as written", off)
         if {*quirk.hooks} - {"expected_bytes_as_written", "checkpoint_options", "compile"}:
-            yield self._row(quirk, f"{PART:.0%}", off)
-            yield self._row(quirk, "smallest", off)
+            for budget in budgets:
+                yield self._row(quirk, budget, off)
 
     def _row(self, quirk: Quirk, budget: str, off: Backend) -> list[str]:
         if budget not in self._found:
@@ -250,6 +251,7 @@ def main() -> None:
     parser.add_argument("--target", default="cpu", choices=NETWORKS_OF)
     parser.add_argument("--networks", nargs="+")
     parser.add_argument("--quirks", nargs="+")
+    parser.add_argument("--budgets", nargs="+", choices=BUDGETS, default=BUDGETS)
     parser.add_argument("--write", action="store_true", help="into results/")
     args = parser.parse_args()
     all_networks = NETWORKS_OF[args.target]
@@ -262,7 +264,7 @@ def main() -> None:
         if args.quirks and quirk.name not in args.quirks:
             continue
         for network in networks:
-            rows += network.rows(quirk)
+            rows += network.rows(quirk, args.budgets)
         if quirk.hooks == ("checkpoint_options",):
             rows += checkpoint_rows(quirk)
         text = page(args.target, rows)
