@@ -253,13 +253,16 @@ def main() -> None:
     parser.add_argument("--quirks", nargs="+")
     parser.add_argument("--budgets", nargs="+", choices=BUDGETS, default=BUDGETS)
     parser.add_argument("--write", action="store_true", help="into results/")
+    parser.add_argument("--add", action="store_true", help="below the rows in results/")
     args = parser.parse_args()
     all_networks = NETWORKS_OF[args.target]
     networks = [
         Network(name, args.target, all_networks[name]())
         for name in args.networks or all_networks
     ]
-    rows: list[list[str]] = []
+    path = RESULTS / f"ablation_{args.target.replace(' ', '_')}.md"
+    before = path.read_text() if args.add else ""
+    rows = rows_of(before)
     for quirk in networks[0].backend.quirks:
         if args.quirks and quirk.name not in args.quirks:
             continue
@@ -267,14 +270,20 @@ def main() -> None:
             rows += network.rows(quirk, args.budgets)
         if quirk.hooks == ("checkpoint_options",):
             rows += checkpoint_rows(quirk)
-        text = page(args.target, rows)
-        if args.write:  # After every quirk: all of them take minutes.
-            name = args.target.replace(" ", "_")
-            (RESULTS / f"ablation_{name}.md").write_text(f"{text}\n")
-    print(page(args.target, rows))
+        text = page(args.target, rows, before)
+        if args.write or args.add:  # After every quirk: all of them take minutes.
+            path.write_text(f"{text}\n")
+    print(page(args.target, rows, before))
 
 
-def page(target: str, rows: list[list[str]]) -> str:
+def rows_of(text: str) -> list[list[str]]:
+    """The rows of a page."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines[2:]]
+
+
+def page(target: str, rows: list[list[str]], before: str = "") -> str:
+    """The results page; `before`: the one with the first rows, whose command is kept."""
     ran = "" if target == "cpu" else f" An absent {target}: compiled, not run."
     alike: dict[str, bool] = {}
     for quirk, _, _, *figures in rows:
@@ -285,6 +294,8 @@ def page(target: str, rows: list[list[str]]) -> str:
     head = budget_table.header().replace(
         " Step-time ratios are medians of interleaved runs.", f"{ran} Nothing was timed."
     )
+    if before:
+        head = f"{before.splitlines()[0]} and {head}"
     return f"{head}\n\n{markdown(rows, COLUMNS)}\n\n{notes}"
 
 
