@@ -39,7 +39,7 @@ class Asked:
 
 @pytest.mark.parametrize(
     "seed",
-    [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 12))],
+    [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 12))],
 )
 def test_the_budget_named_is_the_smallest_that_works(seed):
     fn, args, options = random_step(seed)

@@ -21,6 +21,8 @@ from coop_jax.search import problem
 from coop_jax.xla import absent_devices, memory_figures
 
 GPUS = ["a100", "h100", "h200", "b200"]
+# What is tested is no matter of the planner: the fast one.
+SIXTY = {"budget": "60%", "planner": "lookahead"}
 
 
 @pytest.fixture(scope="module")
@@ -90,18 +92,18 @@ def test_sharded_arguments_are_refused(arguments):
 
 
 def test_a_planned_step_is_refused(arguments):
-    step = coop_jax.remat_train_step(mlp_step, budget="60%")
+    step = coop_jax.remat_train_step(mlp_step, **SIXTY)
     with pytest.raises(TypeError, match=r"must be given the step as written.*`\.plan"):
         coop_jax.fit(step, *arguments, target="cpu")
 
 
 def test_fit_on_cpu_and_its_report(arguments):
-    plan = coop_jax.fit(mlp_step, *arguments, target="cpu", budget="60%")
+    plan = coop_jax.fit(mlp_step, *arguments, target="cpu", **SIXTY)
     assert plan.target == "cpu"
     assert plan.target_bytes is None
     assert plan.measured_bytes <= plan.budget_bytes
     assert str(plan).startswith("coop_jax plan for cpu\n")
-    same = coop_jax.remat_train_step(mlp_step, budget="60%").plan(*arguments, target="cpu")
+    same = coop_jax.remat_train_step(mlp_step, **SIXTY).plan(*arguments, target="cpu")
     assert same.measured_bytes == plan.measured_bytes
 
 
@@ -121,7 +123,7 @@ def test_static_keyword_and_weak_arguments(arguments):
         2.0,
         mode="scaled",
         target="cpu",
-        budget="60%",
+        **SIXTY,
         static_argnames="mode",
     )
     assert plan.measured_bytes <= plan.budget_bytes
@@ -131,7 +133,7 @@ def test_a_steps_own_argument_called_target_stays_its_own(arguments):
     def step(weights, x, target):
         return mlp_step(weights, x - target)
 
-    planned = coop_jax.remat_train_step(step, budget="60%")
+    planned = coop_jax.remat_train_step(step, **SIXTY)
     plan = planned.plan(*arguments, target=jnp.zeros_like(arguments[1]))
     assert plan.measured_bytes <= plan.budget_bytes
     assert planned.plan_for("cpu", (*arguments, arguments[1]), {}).target == "cpu"

@@ -50,6 +50,7 @@ def test_xla_keeps_one_value_for_every_mask():
     assert halves - whole > num_masks(2) // 2 * MASK_BYTES
 
 
+@pytest.mark.slow
 def test_the_values_are_the_same():
     step, arguments = dropout_step(num_layers=1)
     assert len(hints(step, "cpu").fenced_alone) == num_masks(1)
