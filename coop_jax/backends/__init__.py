@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from coop_jax.backends.backend import Backend
@@ -25,6 +27,32 @@ _BACKENDS: dict[str, Backend] = {
 def named(platform: str) -> Backend:
     """The backend of a platform, by JAX's name; one without peculiarities if unknown."""
     return _BACKENDS.get(platform) or Backend()
+
+
+def without(platform: str, *quirks: str) -> Backend:
+    """The backend of a platform with quirks of these names switched off.
+
+    Raises:
+        ValueError: if it has no such quirk.
+    """
+    return named(platform).switched(without=quirks)
+
+
+@contextlib.contextmanager
+def registered(platform: str, backend: Backend) -> Iterator[None]:
+    """Steps for a platform, by JAX's name, are compiled by this backend meanwhile.
+
+    For scripts and tests that compare backends; steps that are planned keep their plans.
+    """
+    before = _BACKENDS.get(platform)
+    _BACKENDS[platform] = backend
+    try:
+        yield
+    finally:
+        if before is None:
+            del _BACKENDS[platform]
+        else:
+            _BACKENDS[platform] = before
 
 
 def backend_of(device: Any) -> Backend:

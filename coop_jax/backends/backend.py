@@ -1,16 +1,18 @@
 """Backend: what differs between XLA:CPU, XLA:GPU and XLA:TPU, as one small interface.
 
 The defaults are those of a backend without any peculiarity; `backends.cpu`, `backends.gpu`
-and `backends.tpu` override what their XLA does otherwise. No other module compares names of
-platforms (but for the tables of `coop_jax.targets`).
+and `backends.tpu` override what their XLA does otherwise, each for quirks that can be
+switched off (`backends.quirk`). No other module compares names of platforms (but for the
+tables of `coop_jax.targets`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from coop_jax.backends.quirk import Quirk
 from coop_jax.base import _compat
 from coop_jax.emit.hints import NO_HINTS, FenceHints
 from coop_jax.graph.attribution import Attribution
@@ -27,22 +29,52 @@ from coop_jax.xla.buffer_assignment import read_stored_module
 class Backend:
     """One backend of XLA.
 
+    Arguments:
+        without: names of quirks that are switched off, to measure what they are worth.
+
     Attributes:
+        quirks: in which it differs from this class.
+        without: those that are switched off.
         compiler_options: of every version of a step; those of the user take precedence.
         checkpoint_options: compiler options without which XLA undoes `jax.checkpoint`.
         inputs_pass_fences_free: whether an input that is not donated passes a fence
             without being copied.
         has_arena: whether the arena's custom calls exist for it.
-        has_second_memory: whether XLA moves values to a memory on the chip. What a
-            schedule needs is then not what it keeps alive, and schedules of many sizes
-            are compared (`search.sweep_search`).
+        has_second_memory: whether XLA moves values to a memory on the chip, so that a
+            schedule may need less than it keeps alive.
+        sweeps_pools: whether schedules of many sizes are compared rather than one corrected
+            (`search.sweep_search`).
+
+    Raises:
+        ValueError: if it has no quirk of such a name.
     """
 
+    quirks: tuple[Quirk, ...] = ()
     compiler_options: Mapping[str, Any] = MappingProxyType({})
     checkpoint_options: Mapping[str, Any] = MappingProxyType({})
     inputs_pass_fences_free = True
     has_arena = False
     has_second_memory = False
+    sweeps_pools = False
+
+    def __init__(self, *, without: Collection[str] = ()) -> None:
+        known = {quirk.name: quirk for quirk in self.quirks}
+        unknown = sorted(set(without) - set(known))
+        if unknown:
+            raise ValueError(
+                f"`{type(self).__name__}(without=...)` takes names of its quirks: "
+                f"{', '.join(known) or 'it has none'}. Got {', '.join(map(repr, unknown))}."
+            )
+        self.without = frozenset(known[name] for name in without)
+
+    def has(self, quirk: Quirk) -> bool:
+        """Is this quirk of its own switched on?"""
+        assert quirk in self.quirks, "a backend asks for quirks that it lists"
+        return quirk not in self.without
+
+    def switched(self, *, without: Collection[str]) -> Backend:
+        """The same backend with quirks of these names switched off, and no others."""
+        return type(self)(without=without)
 
     def prepare(self, program: Program) -> Program:
         """The program with equations that this backend evaluates otherwise replaced."""

@@ -146,6 +146,6 @@ class BudgetSearch:
     def _search(self) -> Search:
         """The search for the step's backend: where XLA has a second memory, a plan predicts
         the bytes that XLA needs less well, so many plans are swept."""
-        if self.problem.placement.backend.has_second_memory:
+        if self.problem.placement.backend.sweeps_pools:
             return SweepSearch(self.problem)
         return FeedbackSearch(self.problem)

@@ -34,6 +34,7 @@ class SweepSearch:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
+        self._without = problem.placement.backend.without
         self._is_guarded = False  # Whether plans from here on have memory fences.
 
     def best(self, budget_bytes: int, num_left: int = MAX_COMPILATIONS) -> Measured | None:
@@ -47,7 +48,8 @@ class SweepSearch:
         self._is_guarded = False
         room = budget_bytes - self._problem.fixed_bytes
         problem = self._problem
-        plans = scan_down(problem.graphs, problem.options, room) if room > 0 else []
+        graphs, options = problem.graphs, problem.options
+        plans = scan_down(graphs, options, room, self._without) if room > 0 else []
         found: Measured | None = None
         tried: set[bytes] = set()
         error = 0  # Bytes left free for the error of a plan that is not layered.
@@ -91,7 +93,9 @@ class SweepSearch:
         self._is_guarded = False
         problem = self._problem
         _, smallest = problem.smallest_of(problem.graphs)
-        plans = scan_tightest(problem.graphs, problem.options, smallest.pool_bytes)
+        plans = scan_tightest(
+            problem.graphs, problem.options, smallest.pool_bytes, self._without
+        )
         tried: list[Measured] = []
         for plan in _less_alike(plans):
             tried += self._compile(plan, budget_bytes, may_try_both=not tried)

@@ -14,6 +14,7 @@ class Cautious(CpuBackend):
     """Expects XLA to need a twentieth more than the schedule says."""
 
     def __init__(self):
+        super().__init__()
         self.asked = 0
 
     def expected_bytes(self, graph, schedule, options):

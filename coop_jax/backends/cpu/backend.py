@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import MappingProxyType
 from typing import Any
 
 from coop_jax.backends.backend import Backend
 from coop_jax.backends.cpu import fence_call as fence_call  # Registers its lowering.
 from coop_jax.backends.cpu.pool_gradient import with_pool_gradients
+from coop_jax.backends.cpu.quirks import (
+    COPIED_INPUTS,
+    COPIED_UPDATES,
+    CPU_QUIRKS,
+    POOL_GRADIENT,
+    RANDOM_BITS,
+    REMOVED_BARRIERS,
+    STANDING_CONSTANTS,
+)
 from coop_jax.backends.cpu.random_bits import kept_in_halves
-from coop_jax.emit.hints import FenceHints
+from coop_jax.emit.hints import NO_HINTS, FenceHints
 from coop_jax.graph.attribution import Attribution
 from coop_jax.graph.stored_values import StoredValues
 from coop_jax.plan.planner import PlanOptions
@@ -18,21 +28,28 @@ from coop_jax.trace.program import Program
 from coop_jax.xla.buffer_assignment import published_module
 from coop_jax.xla.liveness import copied_arguments_bytes
 
+# XLA:CPU removes the barriers of `jax.checkpoint` and merges what it recomputes back into
+# the forward pass, unless this pass is off.
+_WITH_BARRIERS = MappingProxyType({"xla_disable_hlo_passes": "cse_barrier_expander"})
+
 
 class CpuBackend(Backend):
-    # XLA:CPU removes the barriers of `jax.checkpoint` and merges what it recomputes back
-    # into the forward pass, unless this pass is off.
-    checkpoint_options = MappingProxyType(
-        {"xla_disable_hlo_passes": "cse_barrier_expander"}
-    )
-    # The fence is an aliased call, which copies what the caller still owns.
-    inputs_pass_fences_free = False
+    quirks = CPU_QUIRKS
     has_arena = True
 
+    def __init__(self, *, without: Collection[str] = ()) -> None:
+        super().__init__(without=without)
+        # The fence is an aliased call, which copies what the caller still owns.
+        self.inputs_pass_fences_free = not self.has(COPIED_INPUTS)
+        if self.has(REMOVED_BARRIERS):
+            self.checkpoint_options = _WITH_BARRIERS
+
     def prepare(self, program: Program) -> Program:
-        return with_pool_gradients(program)
+        return with_pool_gradients(program) if self.has(POOL_GRADIENT) else program
 
     def fence_hints(self, program: Program, stored: StoredValues | None) -> FenceHints:
+        if not self.has(RANDOM_BITS):
+            return NO_HINTS
         return FenceHints(fenced_alone=kept_in_halves(program))
 
     def expected_bytes_as_written(
@@ -45,15 +62,20 @@ class CpuBackend(Backend):
     ) -> int:
         """Without fences random bits stay in two halves, and weights are copied before
         they are updated."""
-        halved = kept_in_halves(program)
+        halved = kept_in_halves(program) if self.has(RANDOM_BITS) else ()
         bits = [v for index in halved for v in program.eqns[index].outvars]
-        module = None if compiled is None else published_module(compiled)
-        copied_bytes = 0 if module is None else copied_arguments_bytes(module)
-        return copied_bytes + super().expected_bytes_as_written(
+        return self._copied_bytes(compiled) + super().expected_bytes_as_written(
             program, stored.with_twice(bits), target, options, compiled
         )
+
+    def _copied_bytes(self, compiled: Any) -> int:
+        if compiled is None or not self.has(COPIED_UPDATES):
+            return 0
+        module = published_module(compiled)
+        return 0 if module is None else copied_arguments_bytes(module)
 
     def _attribution(
         self, program: Program, compiled: Any, *, constants_stand: bool = True
     ) -> Attribution | None:
-        return super()._attribution(program, compiled, constants_stand=constants_stand)
+        stand = constants_stand and self.has(STANDING_CONSTANTS)
+        return super()._attribution(program, compiled, constants_stand=stand)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from coop_jax.backends.backend import Backend
@@ -14,19 +14,38 @@ from coop_jax.backends.tpu.bf16_storage import is_rounded, read_rounded
 from coop_jax.backends.tpu.compiler_options import COMPILER_OPTIONS
 from coop_jax.backends.tpu.heap import bytes_alive, expected_heap
 from coop_jax.backends.tpu.layouts import layouts_of
-from coop_jax.emit.hints import FenceHints
+from coop_jax.backends.tpu.quirks import (
+    BF16_STORAGE,
+    BUFFERS_FIRST,
+    COPY_TABLES,
+    FENCE_LAYOUTS,
+    FUSIONS_IN_PLACE,
+    GOOD_PACKING,
+    ORDER_AS_WRITTEN,
+    POOL_SWEEP,
+    TPU_QUIRKS,
+    VMEM,
+)
+from coop_jax.emit.hints import NO_HINTS, FenceHints
 from coop_jax.graph.attribution import Attribution
 from coop_jax.graph.step_graph import StepGraph, build_graph
-from coop_jax.graph.stored_values import StoredValues
+from coop_jax.graph.stored_values import Narrowed, StoredValues
 from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.planner import PlanOptions, unconstrained
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program
+from coop_jax.xla.shapes import Order
 
 
 class TpuBackend(Backend):
-    compiler_options = COMPILER_OPTIONS
-    has_second_memory = True
+    quirks = TPU_QUIRKS
+
+    def __init__(self, *, without: Collection[str] = ()) -> None:
+        super().__init__(without=without)
+        if self.has(GOOD_PACKING):
+            self.compiler_options = COMPILER_OPTIONS
+        self.has_second_memory = self.has(VMEM)
+        self.sweeps_pools = self.has(POOL_SWEEP)
 
     def compile(
         self,
@@ -36,7 +55,8 @@ class TpuBackend(Backend):
         options: Mapping[str, Any],
     ) -> Any:
         """An absent TPU is compiled for as far as the buffers."""
-        if not compile_to_buffers.is_enough_for(device):
+        is_enough = compile_to_buffers.is_enough_for(device)
+        if not (is_enough and self.has(BUFFERS_FIRST)):
             return super().compile(lowered, device, jit_options, options)
         return compile_to_buffers.compile_until_buffers(
             lowered, device, {**jit_options, **options}
@@ -44,13 +64,13 @@ class TpuBackend(Backend):
 
     def fence_hints(self, program: Program, stored: StoredValues | None) -> FenceHints:
         if stored is None:
-            return FenceHints()
+            return NO_HINTS
         return FenceHints(layouts=stored.layouts, narrowed=stored.narrowed)
 
     def expected_bytes(
         self, graph: StepGraph, schedule: AnySchedule, options: PlanOptions
     ) -> int:
-        return expected_heap(graph, schedule).bytes
+        return expected_heap(graph, schedule, self.without).bytes
 
     def expected_bytes_as_written(
         self,
@@ -61,24 +81,43 @@ class TpuBackend(Backend):
         compiled: Any,
     ) -> int:
         """XLA orders the step so that little is alive: the better of both orders."""
+        if not self.has(ORDER_AS_WRITTEN):
+            return super().expected_bytes_as_written(
+                program, stored, target, options, compiled
+            )
         late = stored.without_early()
         graphs = [build_graph(program, late, target, early=e) for e in (False, True)]
-        alive = min(bytes_alive(g, unconstrained(g, options)) for g in graphs)
+        alive = min(bytes_alive(g, unconstrained(g, options), self.without) for g in graphs)
         return sum(stored.early_bytes.values()) + alive
 
     def _read(self, attribution: Attribution) -> StoredValues:
-        module, program = attribution.module, attribution.program
-        halves = [
-            value
-            for value, sizes in attribution.value_sizes.items()
-            if all(is_rounded(value, one) for one in sizes)
-        ]
-        fusions = attribution.fused_equations() if halves else []
-        return dataclasses.replace(
-            attribution.stored_values("fusions"),
-            more_unlisted_of_plans=unlisted_of_plans(module) - module.unlisted_bytes,
-            layouts=layouts_of(
-                program, module, attribution.kept, attribution.num_partitions
-            ),
-            narrowed=read_rounded(program, halves, attribution.consumers, fusions),
-        )
+        in_place = "fusions" if self.has(FUSIONS_IN_PLACE) else "elementwise"
+        stored = attribution.stored_values(in_place)
+        if self.has(COPY_TABLES):
+            module = attribution.module
+            more_bytes = unlisted_of_plans(module) - module.unlisted_bytes
+            stored = dataclasses.replace(stored, more_unlisted_of_plans=more_bytes)
+        if self.has(FENCE_LAYOUTS):
+            stored = dataclasses.replace(stored, layouts=_layouts(attribution))
+        if self.has(BF16_STORAGE):
+            stored = dataclasses.replace(stored, narrowed=_narrowed(attribution))
+        return stored
+
+
+def _layouts(attribution: Attribution) -> dict[Any, Order]:
+    return layouts_of(
+        attribution.program,
+        attribution.module,
+        attribution.kept,
+        attribution.num_partitions,
+    )
+
+
+def _narrowed(attribution: Attribution) -> Narrowed:
+    halves = [
+        value
+        for value, sizes in attribution.value_sizes.items()
+        if all(is_rounded(value, one) for one in sizes)
+    ]
+    fusions = attribution.fused_equations() if halves else []
+    return read_rounded(attribution.program, halves, attribution.consumers, fusions)

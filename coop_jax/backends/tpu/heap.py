@@ -9,12 +9,15 @@ gaps. What it keeps in VMEM is not known exactly, so the plan is packed for seve
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 import numpy as np
 
 from coop_jax import _ext
+from coop_jax.backends.quirk import Quirk
 from coop_jax.backends.tpu.chen_schedules import LayeredSchedule
 from coop_jax.backends.tpu.list_schedule import in_free_order
+from coop_jax.backends.tpu.quirks import LIST_SCHEDULE, VMEM
 from coop_jax.backends.tpu.vmem import NearMemory, far_spans
 from coop_jax.base.sweep import bytes_over_time
 from coop_jax.emit.segments import counts_without_guards
@@ -27,6 +30,7 @@ from coop_jax.plan.live_ranges import Lifetimes, lifetimes
 _GUESSES = tuple(
     NearMemory(room, most_copies) for most_copies in (64, 100) for room in (0.9, 1.0)
 )
+_NONE_NEAR = (NearMemory(0.0, 0.0),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,46 +46,66 @@ class ExpectedHeap:
     spread_bytes: int
 
 
-def expected_heap(graph: StepGraph, schedule: AnySchedule) -> ExpectedHeap:
+def expected_heap(
+    graph: StepGraph, schedule: AnySchedule, without: Collection[Quirk] = ()
+) -> ExpectedHeap:
     """What XLA:TPU is expected to need for the tensors and workspaces of a schedule.
 
     Layered plans are cut without guards and run as XLA likes: it tries several orders and
     takes the best. Here that is the plan's or the free one.
+
+    Arguments:
+        without: quirks of `backends.tpu.quirks` that are switched off.
     """
     orders = [lifetimes(graph, schedule)]
-    if isinstance(schedule, LayeredSchedule):
+    if isinstance(schedule, LayeredSchedule) and LIST_SCHEDULE not in without:
         counts = counts_without_guards(graph, schedule)
         orders.append(in_free_order(graph, orders[0], counts))
-    found = (_packed(graph, schedule, lives) for lives in orders)
+    guesses = _guesses(without)
+    found = (_packed(graph, schedule, lives, guesses) for lives in orders)
     return min(found, key=lambda expected: expected.bytes)
 
 
-def _packed(graph: StepGraph, schedule: AnySchedule, lives: Lifetimes) -> ExpectedHeap:
+def _guesses(without: Collection[Quirk]) -> tuple[NearMemory, ...]:
+    return _NONE_NEAR if VMEM in without else _GUESSES
+
+
+def _packed(
+    graph: StepGraph,
+    schedule: AnySchedule,
+    lives: Lifetimes,
+    guesses: tuple[NearMemory, ...],
+) -> ExpectedHeap:
     packed = [
         _ext.xla_heap_bytes(
             *_blocks(graph, schedule, lives, near), alignment=schedule.alignment
         )
-        for near in _GUESSES
+        for near in guesses
     ]
     return ExpectedHeap(int(np.median(packed)), int(np.std(packed)) // 2)
 
 
-def bytes_alive(graph: StepGraph, schedule: AnySchedule) -> int:
+def bytes_alive(
+    graph: StepGraph, schedule: AnySchedule, without: Collection[Quirk] = ()
+) -> int:
     """The most bytes that a schedule keeps alive in main memory at once.
 
     XLA needs hardly more for a step as written: up to the peak, where the forward pass
     ends, it frees little, and so leaves no gaps.
     """
-    return _most_alive(*blocks_in_main_memory(graph, schedule))
+    return _most_alive(*blocks_in_main_memory(graph, schedule, without))
 
 
 def _most_alive(first: np.ndarray, last: np.ndarray, size: np.ndarray) -> int:
     return int(bytes_over_time(first, last, size, max(last, default=0) + 1).max())
 
 
-def blocks_in_main_memory(graph: StepGraph, schedule: AnySchedule) -> np.ndarray:
+def blocks_in_main_memory(
+    graph: StepGraph, schedule: AnySchedule, without: Collection[Quirk] = ()
+) -> np.ndarray:
     """First and last execution, and bytes, of what lies in main memory."""
-    return _blocks(graph, schedule, lifetimes(graph, schedule), _GUESSES[0])
+    lives = lifetimes(graph, schedule)
+    return _blocks(graph, schedule, lives, _guesses(without)[0])
 
 
 def _blocks(

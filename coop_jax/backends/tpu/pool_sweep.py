@@ -9,10 +9,12 @@ expected to fit.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
+from coop_jax.backends.quirk import Quirk
 from coop_jax.backends.tpu.chen_schedules import LayeredSchedule, layered_schedules
 from coop_jax.backends.tpu.heap import ExpectedHeap, expected_heap
+from coop_jax.backends.tpu.quirks import CHEN_SCHEDULES
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.planner import PlanOptions, key_of, plan_pool
@@ -61,13 +63,20 @@ class Scanned:
 
 
 def scan_down(
-    graphs: Sequence[StepGraph], options: PlanOptions, room: int
+    graphs: Sequence[StepGraph],
+    options: PlanOptions,
+    room: int,
+    without: Collection[Quirk] = (),
 ) -> list[Scanned]:
-    """Plans around a room in bytes, those that recompute least first."""
-    found = _layered(graphs)
+    """Plans around a room in bytes, those that recompute least first.
+
+    Arguments:
+        without: quirks of `backends.tpu.quirks` that are switched off.
+    """
+    found = _layered(graphs, without)
     pool, within = _FIRST * room + graphs[0].target.near_bytes, 0
     while within < _ENOUGH:
-        plans = list(_plans(graphs, options, int(pool), _PREFERENCES))
+        plans = list(_plans(graphs, options, int(pool), _PREFERENCES, without))
         if not plans:
             break
         found.update((plan.key, plan) for plan in plans)
@@ -78,23 +87,30 @@ def scan_down(
 
 
 def scan_tightest(
-    graphs: Sequence[StepGraph], options: PlanOptions, smallest_pool: int
+    graphs: Sequence[StepGraph],
+    options: PlanOptions,
+    smallest_pool: int,
+    without: Collection[Quirk] = (),
 ) -> list[Scanned]:
-    """Plans with the smallest pools, the most promising first."""
+    """Plans with the smallest pools, the most promising first; `without` as before."""
     found: dict[bytes, Scanned] = {}
     for i in range(_TIGHTEST):
         pool = int(smallest_pool / _FACTOR**i) + 1
-        plans = _plans(graphs, options, pool, _TIGHTEST_PREFERENCES)
+        plans = _plans(graphs, options, pool, _TIGHTEST_PREFERENCES, without)
         found.update((plan.key, plan) for plan in plans)
     most = max((plan.likely_bytes for plan in found.values()), default=0)
-    layered = _layered(graphs).items()
+    layered = _layered(graphs, without).items()
     found.update((key, plan) for key, plan in layered if plan.likely_bytes <= most)
     return sorted(found.values(), key=_promise)
 
 
-def _layered(graphs: Sequence[StepGraph]) -> dict[bytes, Scanned]:
+def _layered(
+    graphs: Sequence[StepGraph], without: Collection[Quirk]
+) -> dict[bytes, Scanned]:
+    if CHEN_SCHEDULES in without:
+        return {}
     plans = (
-        Scanned(graph, schedule, expected_heap(graph, schedule))
+        Scanned(graph, schedule, expected_heap(graph, schedule, without))
         for graph in graphs
         for schedule in layered_schedules(graph, graph.target.alignment_bytes)
     )
@@ -113,10 +129,11 @@ def _plans(
     options: PlanOptions,
     pool_bytes: int,
     preferences: Sequence[float | None],
+    without: Collection[Quirk],
 ) -> Iterator[Scanned]:
     for graph in graphs:
         for part in preferences:
             preferred = None if part is None else int(part * pool_bytes)
             schedule = plan_pool(graph, pool_bytes, options, preferred)
             if schedule is not None:
-                yield Scanned(graph, schedule, expected_heap(graph, schedule))
+                yield Scanned(graph, schedule, expected_heap(graph, schedule, without))

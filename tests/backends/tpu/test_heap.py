@@ -217,9 +217,9 @@ def test_layered_plans_have_no_guards(made, monkeypatch):
 
 
 def test_only_tpus_are_searched_so():
-    assert backends.named("tpu").has_second_memory
-    assert not backends.named("cpu").has_second_memory
-    assert not backends.named("gpu").has_second_memory
+    assert backends.named("tpu").sweeps_pools
+    assert not backends.named("cpu").sweeps_pools
+    assert not backends.named("gpu").sweeps_pools
 
 
 def cross_entropy_step(weights, x, labels):

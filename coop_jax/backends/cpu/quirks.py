@@ -1,0 +1,80 @@
+"""The quirks of XLA:CPU."""
+
+from __future__ import annotations
+
+from coop_jax.backends.quirk import Quirk
+
+_VERSIONS = "JAX 0.10.2 and 0.12.0, XLA:CPU"
+
+POOL_GRADIENT = Quirk(
+    "pool_gradient",
+    "The gradient of a max-pooling becomes an array of indices per dimension. They need"
+    " no argument, so XLA makes them at the beginning of the step, and no fence keeps "
+    "them from it. Another gradient of the same bits has one array, which waits for the"
+    " elements.",
+    _VERSIONS,
+    "coop_jax.backends.cpu.pool_gradient",
+    ("prepare",),
+    "backends/cpu/test_pool_gradient.py",
+)
+RANDOM_BITS = Quirk(
+    "random_bits",
+    "The cipher is a loop with two results. Their exclusive or is merged into every "
+    "reader of the bits, so XLA keeps both from the forward to the backward pass. Bits "
+    "pass a fence as soon as they are made, and are one value behind it. The step as "
+    "written is expected to keep two.",
+    _VERSIONS,
+    "coop_jax.backends.cpu.random_bits",
+    ("fence_hints", "expected_bytes_as_written"),
+    "backends/cpu/test_random_bits.py",
+)
+STANDING_CONSTANTS = Quirk(
+    "standing_constants",
+    "Arrays that depend on no argument, as the indices and zeros of a pooling's "
+    "gradient, are made at the beginning of the step and kept until they are read, "
+    "fences or not. They count as fixed bytes.",
+    _VERSIONS,
+    "coop_jax.graph.unattributed_buffers",
+    ("_attribution",),
+    "graph/test_unattributed_buffers.py",
+)
+COPIED_INPUTS = Quirk(
+    "copied_inputs",
+    "The fence is a call whose results alias its operands. XLA copies an argument that "
+    "is not donated before it passes one, so such arguments pass none. With such fences"
+    " XLA fuses little from one operation to the next, so none stand for memory's sake "
+    "alone.",
+    _VERSIONS,
+    "coop_jax.emit.segments",
+    ("inputs_pass_fences_free",),
+    "emit/test_segments.py",
+)
+COPIED_UPDATES = Quirk(
+    "copied_updates",
+    "A weight that is updated in place is copied at the first operation, and the copy "
+    "lives until the update, unless the data dependences say that all readers are done "
+    "by then. A plan's do; the step as written is expected to need the copies.",
+    _VERSIONS,
+    "coop_jax.xla.liveness",
+    ("expected_bytes_as_written",),
+    "search/test_live_bytes_feedback.py",
+)
+REMOVED_BARRIERS = Quirk(
+    "removed_barriers",
+    "XLA removes `optimization_barrier` before its last common subexpression "
+    "elimination, and merges what `jax.checkpoint` recomputes back into the forward "
+    "pass. Policies that plans are compared with are compiled without that pass.",
+    _VERSIONS,
+    "coop_jax.backends.cpu.backend",
+    ("checkpoint_options",),
+    "comparison/test_compare.py",
+)
+
+CPU_QUIRKS = (
+    POOL_GRADIENT,
+    RANDOM_BITS,
+    STANDING_CONSTANTS,
+    COPIED_INPUTS,
+    COPIED_UPDATES,
+    REMOVED_BARRIERS,
+)
