@@ -43,7 +43,7 @@ class InfeasibleBudgetError(ValueError):
             unmodified_bytes: bytes that the step needs as written; None if that is too
                 much to be compiled.
             advice: a sentence on the operation.
-            is_predicted: `smallest_bytes` is a prediction, not the figure of a compiled step.
+            is_predicted: `smallest_bytes` is a prediction: no compiled step needs it.
             caller: the function that the budget was given to.
         """
         self.budget_bytes = budget_bytes
