@@ -69,7 +69,7 @@ def heap_bytes(module: HloModule, *, alignment: int = HEAP_ALIGNMENT) -> int:
 
 
 def _spans(flow: Flow, module: HloModule) -> np.ndarray:
-    """int64[3, n]: first and last instruction, and bytes, of every storage of temporaries."""
+    """int64[3, n]: first and last instruction and bytes of the storages of temporaries."""
     kinds = kinds_of_storage(module, flow)
     when = {number: at for at, number in enumerate(flow.sequence)}
     spans: dict[int, list[int]] = {}  # By storage.
