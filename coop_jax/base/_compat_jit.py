@@ -1,4 +1,4 @@
-"""What `jax.jit` knows of a function and how it dispatches a call.
+"""The options that `jax.jit` has of a function, and its dispatch of a call.
 
 With `_compat` the only module that touches `jax._src`. The public interface of `jax.jit`
 does not say which options a jitted function has, and has no place for a function that

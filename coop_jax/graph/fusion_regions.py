@@ -123,7 +123,7 @@ def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
 def _cone_weights(
     program: Program, stored: set[Any], fuses_most: bool
 ) -> tuple[list[bool], list[int]]:
-    """By equation: whether its fusion region has unfusible work, and how many equations."""
+    """By equation: whether its fusion region has unfusible work, and its length."""
 
     def is_light(eqn: Any) -> bool:
         return is_fusible(eqn) or (fuses_most and eqn.primitive.name in _FUSED_ON_TPU)

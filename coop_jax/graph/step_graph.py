@@ -352,7 +352,7 @@ def _overwrites(program, operations, tensors, external) -> np.ndarray:
     Paired as `jax.jit` pairs them: by type, in order. A pair whose old value is still
     read after the new one is made is left out; there XLA keeps both. So are small ones
     outside of the pool: values computed from an overwritten one can't be recomputed
-    afterwards, and a counter that seeds every dropout mask must not pin the whole network
+    afterwards, and a counter that seeds every dropout mask must not pin the entire network
     to save its copy. In the pool a new value elsewhere would cost more than its bytes: it
     stays there, and splits the free memory around it.
     """

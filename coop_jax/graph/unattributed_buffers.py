@@ -98,7 +98,8 @@ def standing_buffers(
 
     No fence delays an instruction that needs no argument: XLA:CPU makes the indices of a
     pooling's gradient, and the zeros it is added to, at the beginning of the step. Without
-    fences it also looks for the maxima as soon as it can, and then no longer needs the indices.
+    fences it also looks for the maxima as soon as it can, and then no longer needs the
+    indices.
 
     Arguments:
         equation_of: the equation whose name an instruction carries.
