@@ -1,6 +1,6 @@
 """DTR logs: a recorded run for the DTR simulator to a `Graph`.
 
-The log is one JSON object a line; `INSTRUCTION` says what happened. Figures are strings
+The log is one JSON object a line; `INSTRUCTION` is the kind of event. Figures are strings
 or numbers, times in nanoseconds, memory in bytes.
 
 * `CONSTANT NAME`, then `MEMORY`: a graph input, pinned in the pool to the end, also when it
@@ -15,7 +15,7 @@ or numbers, times in nanoseconds, memory in bytes.
 * `COPY DST SRC`: a further name of the tensor of `SRC`.
 * `COPY_FROM DST SRC`: `DST` is given up and becomes a further name of the tensor of `SRC`.
 * `RELEASE NAME`: the name is given up; a name that is not known is ignored. When a tensor
-  has lost all names, the program has let go of it.
+  has lost all names, the program has released it.
 * `ANNOTATE START`: what came before it is left out.
 * `ANNOTATE BACKWARD`: noted in `DtrLog.backward`.
 
@@ -27,8 +27,8 @@ aliased and other results only the others are its outputs.
 Names that are left at the end of the log keep their tensors: they are outputs, resident at
 the end (the simulator's `REMATERIALIZE`), or stay in place if pinned.
 
-A name that is made again after it was released is a new one. Operations of no name run no
-random numbers, as far as a log tells: all of them count as recomputable.
+A name that is made again after it was released is a new one. A log does not say which
+operations draw random numbers: all of them count as recomputable.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class _Line:
         return [self._whole(key, v, 0) for v in value]
 
     def _whole(self, key: str, value: Any, smallest: int) -> int:
-        """Of an integer, a whole float, or a string of digits."""
+        """The value as an int: of an integer, an integral float, or a string of digits."""
         is_whole = (
             (isinstance(value, int) and not isinstance(value, bool))
             or (isinstance(value, float) and value.is_integer())
@@ -185,7 +185,7 @@ def _instructions(lines: Iterable[str]) -> Iterator[_Line]:
         try:
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
-            # Not only of malformed JSON: also of numbers of thousands of digits.
+            # Raised for malformed JSON, and also for numbers of thousands of digits.
             raise ValueError(
                 f"`read_dtr_log(...)`: line {number}: every line must be a JSON object "
                 f"({error}). Got {shown(text.strip())}. Was the file cut off?"
@@ -203,7 +203,7 @@ class _Reader:
         self._tensors: dict[str, dict[str, Any]] = {}
         self._operations: list[dict[str, Any]] = []
         self._operation_names: list[str] = []
-        # Names in force; `_tensors`' key of each, and how many every tensor has.
+        # Current names: the key in `_tensors` of each, and their number by tensor.
         self._tensor_of: dict[str, str] = {}
         self._num_names: dict[str, int] = {}
         self._released: dict[str, int] = {}
@@ -236,7 +236,7 @@ class _Reader:
         for operation in self._operations:
             operation["releases"] = []
         for name, position in self._released.items():
-            # What goes before the first operation goes after it.
+            # A release before the first operation takes place after it.
             if self._operations and not self._tensors[name]["pinned"]:
                 self._operations[max(position, 0)]["releases"].append(name)
         graph, names = named_graph(self._tensors, self._operations)
@@ -302,7 +302,7 @@ class _Reader:
     def _copy_from(self, line: _Line) -> None:
         name, tensor = line.text("DST"), self._lookup(line, line.text("SRC"))
         self._lookup(line, name)
-        self._num_names[tensor] += 1  # It may be its own source.
+        self._num_names[tensor] += 1  # `DST` and `SRC` may be the same name.
         self._unbind(name)
         self._num_names[tensor] -= 1
         self._bind(line, name, tensor)
@@ -316,7 +316,7 @@ class _Reader:
         if annotation == "BACKWARD" and self._annotated_backward is None:
             self._annotated_backward = len(self._operations)
 
-    # Books.
+    # Names and tensors.
 
     def _follower(self, line: _Line, kind: str, name: str) -> _Line:
         follower = next(self._lines, None)
@@ -345,7 +345,7 @@ class _Reader:
 
     def _operation(self, line: _Line, inputs: list[str], outputs: list[str]) -> None:
         nanoseconds = line.integer("TIME")
-        # As long as they are whole, they are of any size.
+        # Integers of any size are accepted.
         seconds = nanoseconds * 1e-9 if nanoseconds < 1e30 else math.inf
         self._num_seconds += seconds
         if self._num_seconds > MOST_SECONDS:

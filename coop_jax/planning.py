@@ -63,13 +63,13 @@ class Metrics:
         compute_overhead: seconds of every operation run, recomputations included, over
             the seconds of every operation once.
         forced_evictions: tensors evicted to make room.
-        eager_evictions: tensors freed because the program let go of them, though they
-            can be recomputed.
+        eager_evictions: tensors freed because the program released them, though they can be
+            recomputed.
         recomputations: operations run again.
         searches: number of allocations for which the free memory did not suffice.
         search_seconds: of searching and evicting in all of them; varies from run to run.
-        pieces_examined: evictable tensors whose cost was computed, in all searches: the
-            latency without the machine.
+        pieces_examined: evictable tensors whose cost was computed, in all searches: a
+            measure of latency that does not depend on the machine.
         fragmentation: mean over the searches of free bytes over pool bytes, right after
             the room was found and before it is taken. The definition of the authors'
             merged code; never below the share of the block itself.
@@ -153,7 +153,7 @@ def plan_graph(
         graph: the graph to plan.
         pool_bytes: bytes of the one contiguous pool that all its tensors share.
         policy: `"search"`, the default, `"coop"`, `"dtr"`, `"dte"`, `"lookahead"` (exact
-            next uses in place of staleness), or `PlanOptions` as a whole. Fields that are
+            next uses in place of staleness), or a complete `PlanOptions`. Fields that are
             not given are those of a pool with addresses, as `PlanOptions` lists them.
         options: further arguments of `PlanOptions`, with a policy given by name.
 
@@ -226,7 +226,7 @@ def minimum_pool(
     Arguments:
         graph: the graph to plan.
         policy, options: as for `plan_graph`. Set an `overhead_limit`: near the bottom,
-            schedules exist that recompute for ever.
+            schedules exist that recompute without end.
         tolerance_bytes: the interval at which the bisection may stop; 0.5 % of the pool by
             default.
 
@@ -235,7 +235,7 @@ def minimum_pool(
         less (`blocking_operation`).
 
     Raises:
-        InfeasiblePoolError: not even a pool with room for everything does, for its
+        InfeasiblePoolError: not even a pool with room for everything can be planned within
             `overhead_limit`.
         TypeError, ValueError: an argument is of another type or out of range.
     """
@@ -284,8 +284,8 @@ def validate(
 ) -> list[str]:
     """Everything wrong with a schedule, by an independent replay; empty if it is valid.
 
-    Its claims are checked as well: where everything lives, `peak_bytes`, `max_live_bytes`
-    and, if a planner made it, its seconds and counts.
+    Its claims are checked as well: the place of every tensor, `peak_bytes`,
+    `max_live_bytes` and, if a planner made it, its seconds and counts.
 
     Arguments:
         graph: the graph that the schedule is of.

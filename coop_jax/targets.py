@@ -20,7 +20,7 @@ class Target:
         alignment_bytes: alignment of XLA's buffers.
         memory_bytes: the device's main memory as XLA sees it, None if not known.
         device_kind: the part of JAX's `device_kind` that identifies it, in lower case.
-        near_bytes: VMEM of a TPU that XLA moves values to by itself; 0 elsewhere.
+        near_bytes: bytes of a TPU's VMEM that XLA moves values to by itself; 0 elsewhere.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Target:
 
     @property
     def negligible_bytes(self) -> int:
-        """Bytes that free nothing: less than XLA:TPU's unit of main memory; else none."""
+        """Bytes too few for freeing to matter: below XLA:TPU's unit of HBM; else 0."""
         return self.alignment_bytes if self.platform == "tpu" else 0
 
 
@@ -76,9 +76,9 @@ def _tpu(
     )
 
 
-# One row for every processor, and not what this one does just now: what a busy machine
-# measures says more of the other processes (45 to 600 operations per byte were seen on one
-# of them), and a step would be planned otherwise tomorrow. Only the ratio decides between
+# One row for every processor, and not rates measured on this one: on a busy machine they
+# depend more on the other processes (45 to 600 operations per byte were seen on one
+# machine), and a step's plan would change from day to day. Only the ratio decides between
 # plans, here 20 operations per byte. Data sheets give about that to processors of any
 # size: 32 float32 operations per core and cycle or twice that, over their bandwidth, is 15
 # to 30 from a laptop's to a server's. XLA:CPU on two cores of a server: products of 1024
@@ -88,10 +88,10 @@ def _tpu(
 _CPU = Target("cpu", "cpu", {32: 4e11, 16: 4e11}, 2e10, 64)
 
 # Vendors' data sheets: dense rates without sparsity (32: TF32 on NVIDIA, which is XLA's
-# default matmul precision there; bf16 passes on TPU), memory bandwidth. Memory is what
-# the driver or XLA:TPU leaves to a program, a little less than the data sheet's; near
-# memory the most that XLA:TPU has there at once of a network with many small values.
-# Rows: name, platform, rates, bytes/s, alignment, memory, device kind, near memory.
+# default matmul precision there; bf16 passes on TPU), memory bandwidth. Memory is the
+# part that the driver or XLA:TPU leaves to a program, a little less than the data sheet's;
+# VMEM the most that XLA:TPU uses at once for a network with many small values.
+# Rows: name, platform, rates, bytes/s, alignment, memory, device kind, VMEM.
 _ROWS = (
     _CPU,
     Target("a100", "gpu", {32: 156e12, 16: 312e12}, 2.0e12, 256, 85_100_068_864, "a100"),

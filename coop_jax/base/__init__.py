@@ -1,1 +1,1 @@
-"""What every stage may use: JAX's internals, budgets, errors, options, exact numbers."""
+"""Base: JAX's internals, budgets, errors, options, exact numbers, for every stage."""

@@ -53,7 +53,7 @@ _FRONTEND_ATTRIBUTES = "mhlo.frontend_attributes"
 _KEY_ATTRIBUTE = "coop_jax_key"
 
 
-# Where JAX defines what stands inside of kernels only, and what calls them.
+# Modules in which JAX defines primitives of kernel bodies, and those that call kernels.
 _KERNELS = (
     "jax._src.pallas.",
     "jax.experimental.pallas.",
@@ -69,13 +69,16 @@ _EFFECTS_ON_OPERANDS = (
 
 
 def is_effect_on_operands(effect: Any) -> bool:
-    """Is it of a reference or a named axis, so that a call has it where it leaves it?"""
+    """Whether an effect is of a reference or a named axis.
+
+    A call has such an effect as far as it is visible outside of the call.
+    """
     return isinstance(effect, _EFFECTS_ON_OPERANDS)
 
 
 def is_of_programs(primitive: Any) -> bool:
-    """Is it a primitive of JAX's or ours that stands in programs, not only in kernels?"""
-    # Modules are imported at any time: one not seen before may define it.
+    """Whether a primitive is JAX's or ours and occurs in programs, not only in kernels."""
+    # Modules are imported at any time: a new one may define the primitive.
     if primitive not in _of_programs and len(sys.modules) != _num_modules_seen:
         primitives_of_programs()
     return primitive in _of_programs
@@ -145,18 +148,21 @@ def jaxpr_as_fun(closed: Any):
 
 
 def is_array(aval: Any) -> bool:
-    """Is it the type of a value, and not of a token or a reference?"""
+    """Whether a type is that of a value, and not of a token or a reference."""
     return isinstance(aval, jax.core.ShapedArray)
 
 
 def has_explicit_sharding(aval: Any) -> bool:
-    """Is the type's sharding part of the program (explicit mesh axes)?"""
+    """Whether the type's sharding is part of the program (explicit mesh axes)."""
     sharding = getattr(aval, "sharding", None)
     return sharding is not None and not sharding.mesh.empty
 
 
 def broadcast_equation(atom: Any, shape: tuple[int, ...], like: Any) -> Any:
-    """`broadcast_in_dim` of an operand with as many axes, standing where `like` does."""
+    """A `broadcast_in_dim` equation of an operand with as many axes.
+
+    Source information and context are those of the equation `like`.
+    """
     aval = atom.aval.update(shape=shape, weak_type=False)
     return new_jaxpr_eqn(
         [atom],
@@ -174,7 +180,10 @@ def broadcast_equation(atom: Any, shape: tuple[int, ...], like: Any) -> Any:
 
 
 def convert_equation(atom: Any, dtype: Any, like: Any) -> Any:
-    """`convert_element_type` of an operand, standing where `like` does."""
+    """A `convert_element_type` equation of an operand.
+
+    Source information and context are those of the equation `like`.
+    """
     aval = atom.aval.update(dtype=dtype, weak_type=False)
     return new_jaxpr_eqn(
         [atom],
@@ -188,7 +197,7 @@ def convert_equation(atom: Any, dtype: Any, like: Any) -> Any:
 
 
 def is_traced(leaves: Sequence[Any]) -> bool:
-    """Is any of the leaves a tracer, that is: are we inside an outer transformation?"""
+    """Whether any of the leaves is a tracer, as inside an outer transformation."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
@@ -209,8 +218,8 @@ def with_inner_name_scope(eqn: Any, name: str) -> Any:
 def nest_source_info(outer: Any, inner: Any) -> Any:
     """Source info of an inlined equation: the caller's name stack, then its own.
 
-    Library code that JAX hides (the body of `relu`) has no line of the user's; then the
-    caller's stands for it.
+    Library code that JAX hides (the body of `relu`) has no line of the user's; it gets
+    the caller's traceback.
     """
     nested = inner.replace(name_stack=outer.name_stack + inner.name_stack)
     if next(_source_info_util.user_frames(inner.traceback), None) is None:
@@ -256,8 +265,10 @@ def require_devices_during_lowering(primitive: Any) -> None:
 
 
 def num_lowering_devices(ctx: Any) -> int:
-    """Over how many devices XLA partitions what is being lowered: inside of a `shard_map`,
-    along the axes that it leaves to XLA."""
+    """The number of devices over which XLA partitions the module that is being lowered.
+
+    Inside of a `shard_map`, along the axes that it leaves to XLA.
+    """
     axis_context = ctx.module_context.axis_context
     manual_axes = getattr(axis_context, "manual_axes", None)
     if manual_axes is not None:
@@ -270,8 +281,9 @@ def num_lowering_devices(ctx: Any) -> int:
 def identity_call(target: str, operands: Sequence[Any]) -> Sequence[Any]:
     """A typed-FFI custom call whose results are its operands, in their place.
 
-    XLA takes the word of such a call for what it aliases. It gives the operand and the
-    result a layout each, and nothing moves: the caller constrains both to the same.
+    XLA does not check the aliases that such a call declares. It chooses a layout for the
+    operand and one for the result, and no data moves: the caller has to constrain both
+    layouts to the same.
     """
     types = [operand.type for operand in operands]
     call = _mlir.custom_call(
@@ -286,15 +298,16 @@ def identity_call(target: str, operands: Sequence[Any]) -> Sequence[Any]:
 
 
 def with_layout(ctx: Any, operand: Any, aval: Any, order: tuple[int, ...]) -> Any:
-    """The value, laid out with its dimensions in an order, the outermost first."""
+    """The operand with a layout: `order` lists its dimensions, the outermost first."""
     return _mlir.wrap_with_layout_op(ctx, operand, aval, _Layout(order), aval)
 
 
 def add_to_cache_key(lowered: Any, text: str) -> None:
-    """Tell a lowered module apart in JAX's compilation cache by a text.
+    """Make a text part of a lowered module's key in JAX's compilation cache.
 
-    The key holds what a module computes, not what its operations are called. A frontend
-    attribute of the module is part of it, and XLA compiles the same with or without.
+    The key depends on a module's computation, not on the names of its operations. A
+    frontend attribute of the module is part of the key, and XLA compiles the same program
+    with or without it.
     """
     module = lowered.compiler_ir("stablehlo")
     with module.context:
@@ -307,10 +320,10 @@ def add_to_cache_key(lowered: Any, text: str) -> None:
 
 
 def compiled_afresh(lowered: Any) -> contextlib.AbstractContextManager[Any]:
-    """Inside, compiling a lowered module neither reads nor writes the compilation cache.
+    """A context in which compiling a module does not use the compilation cache.
 
-    Whether the cache is used at all JAX decides once per process, at the first compilation
-    that asks: turned off here, it would stay on or be off for the user's own functions. So
+    JAX decides once per process, at the first compilation that asks, if the cache is used
+    at all: turned off here, it would stay on or be off for the user's own functions. So
     the module gets a key that is never written.
     """
     add_to_cache_key(lowered, "afresh")
@@ -318,12 +331,12 @@ def compiled_afresh(lowered: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def is_compilation_cache_enabled() -> bool:
-    """May a compiled program come from JAX's compilation cache?"""
+    """Whether a compiled program may come from JAX's compilation cache."""
     return bool(_config.compilation_cache_dir.value)
 
 
 def trace_context() -> Any:
-    """Everything global that changes what a function traces to (x64, precision, mesh)."""
+    """The global state that changes how a function is traced (x64, precision, mesh)."""
     return _config.trace_context()
 
 
@@ -341,7 +354,7 @@ def module_bytecode(lowered: Any) -> bytes:
 
 
 def compile_options(device: Any, overrides: dict[str, Any]) -> bytes:
-    """What JAX tells XLA of a step on one device, serialized."""
+    """The compile options that JAX gives XLA for a step on one device, serialized."""
     return _compiler.get_compile_options(
         num_replicas=1,
         num_partitions=1,
@@ -363,12 +376,15 @@ def compile_bytecode(device: Any, module: bytes, options: bytes) -> Any:
 
 
 def input_shardings(compiled: Any) -> list[Any]:
-    """Of all arguments of a compiled function, in order, and of the references it captured,
-    for which its own `input_shardings` raises."""
+    """The shardings of a compiled function's arguments, in order.
+
+    Those of the references that it captured are among them; its own `input_shardings`
+    raises for these.
+    """
     flat = getattr(compiled, "_input_shardings_flat", None)
     return jax.tree.leaves(compiled.input_shardings if flat is None else list(flat()))
 
 
 def is_absent(device: Any) -> bool:
-    """Can the device only be compiled for (it comes from a topology description)?"""
+    """Whether the device is absent: it comes from a topology description."""
     return isinstance(getattr(device, "client", None), _jaxlib.CompileOnlyPyClient)

@@ -1,4 +1,4 @@
-"""What `jax.jit` knows of a function and how it dispatches a call.
+"""The options that `jax.jit` has of a function, and its dispatch of a call.
 
 With `_compat` the only module that touches `jax._src`. The public interface of `jax.jit`
 does not say which options a jitted function has, and has no place for a function that
@@ -23,20 +23,20 @@ from jax._src.sharding_impls import UnspecifiedValue as _UnspecifiedValue
 from jax._src.state.types import RefEffect as _RefEffect
 from jax.experimental.layout import Format as _Format
 
-# What chooses the executable of a call: `(args, kwargs) -> (results, fast path or None)`.
+# Chooses the executable of a call: `(args, kwargs) -> (results, fast path or None)`.
 Miss = Callable[[tuple, dict], tuple[Any, Any]]
 
 
 def is_jitted(fn: Any) -> bool:
-    """Is it a function that `jax.jit` returned?"""
+    """Whether `jax.jit` returned this function."""
     return hasattr(fn, "_jit_info") and hasattr(fn, "_fun")
 
 
 def jit_parts(jitted: Any) -> tuple[Callable, dict[str, Any]]:
     """The function inside of a jitted one, and the options it was jitted with.
 
-    `jax.jit(function, **options)` is like it. Static and donated arguments are those that
-    `jax.jit` resolved, by position and by name.
+    `jax.jit(function, **options)` is equivalent to `jitted`. Static and donated arguments
+    are those that `jax.jit` resolved, by position and by name.
     """
     info = jitted._jit_info
     options = {
@@ -113,12 +113,12 @@ def abstract_value(leaf: Any) -> Any:
 
 
 def is_committed(array: Any) -> bool:
-    """Is the array bound to its devices, or may `jax.jit` move it?"""
+    """Whether the array is bound to its devices: if not, `jax.jit` may move it."""
     return bool(getattr(array, "_committed", True))
 
 
 def is_transformed() -> bool:
-    """Is anything being traced, that is: are we inside of `jit`, `grad`, `vmap`, ...?"""
+    """Whether the caller is being traced, as inside of `jit`, `grad`, `vmap`, ..."""
     return not _core.trace_state_clean()
 
 
@@ -145,9 +145,9 @@ def dispatcher(jitted: Any, miss: Miss) -> Callable:
     """A function that is called like a jitted one, and dispatches as fast.
 
     Arguments:
-        jitted: whose static and donated arguments it has.
+        jitted: the jitted function; the dispatcher has its static and donated arguments.
         miss: called with a kind of arguments that is not known yet. If it returns a fast
-            path, that serves all further calls with such arguments.
+            path, all further calls with such arguments use it.
     """
     info = jitted._jit_info
 
@@ -169,7 +169,7 @@ def dispatcher(jitted: Any, miss: Miss) -> Callable:
         _pxla.cc_shard_arg,
         _pjit.make_jit_cpp_cache(_KINDS_OF_ARGUMENTS),
     )
-    dispatch._fun = jitted._fun  # what `jax.debug_nans` runs again, operation by operation
+    dispatch._fun = jitted._fun  # `jax.debug_nans` runs it again, operation by operation
     return dispatch
 
 
@@ -190,14 +190,14 @@ def call_with_fast_path(jitted: Any, args: tuple, kwargs: dict) -> tuple[Any, An
 
 
 def with_weak_type(value: Any, aval: Any) -> Any:
-    """The value, weakly typed if the type is."""
+    """The value, weakly typed if and only if the type is."""
     if getattr(aval, "weak_type", False) == _core.typeof(value).weak_type:
         return value
     return _lax._convert_element_type(value, aval.dtype, weak_type=aval.weak_type)
 
 
 def may_have_derivative_rule(closed: Any) -> bool:
-    """Can a function with this jaxpr be given a derivative rule of its own?
+    """Whether a function with this jaxpr can be given a derivative rule of its own.
 
     `jax.custom_jvp` refuses some effects, those on references among them.
     """

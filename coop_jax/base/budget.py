@@ -21,18 +21,25 @@ _UNITS = {
     "tib": 2**40,
 }
 _PATTERN = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]+|%)\s*", re.I)
-# Kept free of what a device reports: the runtime's own buffers and fragmentation of its
-# allocator between steps.
+# The part of a device's memory that is kept free: for the runtime's own buffers and for
+# fragmentation of its allocator between steps.
 _DEVICE_MARGIN = 0.05
 
 
 def budget_of(caller: str) -> str:
-    """How errors name the argument of a public function that takes a budget."""
+    """The name that errors give to the budget argument of a public function."""
     return f"{caller}({'budgets' if caller == 'compare' else 'budget'}=...)"
 
 
 def check_budget(budget: Any, caller: str = "remat_train_step") -> int | str:
-    """Raise where `remat_train_step` is called, not where the step first runs."""
+    """The budget, checked where `remat_train_step` is called, before the step first runs.
+
+    Returns:
+        Bytes, or one of the strings that `resolve_budget` takes.
+
+    Raises:
+        TypeError: the budget is neither an int nor a string.
+        ValueError: it is not positive, has an unknown form, or is more than 100 %."""
     argument = budget_of(caller)
     if isinstance(budget, bool) or not isinstance(budget, (numbers.Integral, str)):
         raise TypeError(
@@ -64,7 +71,7 @@ def resolve_budget(
     """A checked budget in bytes.
 
     Arguments:
-        unmodified_bytes: what the step needs as written; `"60%"` refers to it.
+        unmodified_bytes: bytes that the step needs as written; `"60%"` refers to it.
         device: the JAX device, present or absent, whose memory `"device"` refers to.
     """
     if isinstance(budget, int):
@@ -99,7 +106,7 @@ def _device_limit(device: Any, caller: str) -> int:
 
 
 def format_bytes(count: int | float) -> str:
-    """`1536` -> `"1.50 KiB"`."""
+    """Bytes as text for messages: `1536` -> `"1.50 KiB"`."""
     size = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if abs(size) < 1024 or unit == "GiB":

@@ -1,4 +1,4 @@
-"""Custom calls: the handlers of the extension, made known to XLA."""
+"""Custom calls: the handlers of the extension, registered with XLA."""
 
 from __future__ import annotations
 

@@ -38,12 +38,12 @@ class InfeasibleBudgetError(ValueError):
     ) -> None:
         """
         Arguments:
-            smallest_bytes: or how to find it.
-            least_bytes: what no plan can go below.
-            unmodified_bytes: what the step needs as written; None if that is too much to
-                be compiled.
+            smallest_bytes: the smallest budget that works, or a function that finds it.
+            least_bytes: bytes that no plan can go below.
+            unmodified_bytes: bytes that the step needs as written; None if that is too
+                much to be compiled.
             advice: a sentence on the operation.
-            is_predicted: nothing was compiled that needs `smallest_bytes`.
+            is_predicted: `smallest_bytes` is a prediction: no compiled step needs it.
             caller: the function that the budget was given to.
         """
         self.budget_bytes = budget_bytes

@@ -1,4 +1,4 @@
-"""Options: what a caller chooses about a plan, and what is left to the entry point."""
+"""Options: fields of a planner that a caller sets, and those left to the entry point."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PlanOptions(_ext.PlanOptions):
     The attributes read those defaults where a field is left out.
 
     Arguments:
-        policy: `"search"` (whole plans compared, never worse than the others),
+        policy: `"search"` (complete plans compared, never worse than the others),
             `"lookahead"` (Coop with exact next uses in place of staleness), `"coop"` (the
             paper), or its baselines `"dtr"` and `"dte"`.
         alignment: every block starts at a multiple of it: a power of two, in bytes, at
@@ -45,22 +45,22 @@ class PlanOptions(_ext.PlanOptions):
             `copy_on_write` says otherwise.
         density_threshold: (coop, lookahead) seconds per byte below which an operation is
             cheap. None: Otsu's split of the graph's operations.
-        copy_on_write: every output gets a fresh block, also over an input that nothing
-            needs any more, and an overwritten pinned tensor moves. None: True for the
-            baselines.
+        copy_on_write: every output gets a fresh block, even where it may overwrite an
+            input that nothing needs any more, and an overwritten pinned tensor moves.
+            None: True for the baselines.
         dtr_neighbourhood: (dtr) `"estar"`, `"eq"` or `"local"`. `"eq"`.
         ignore_small: (dtr) skip tensors below 1 % of the average size. False.
         sampling: (dtr) look at about 2 sqrt(n) of n candidates, drawn with `seed`. False.
-        search_effort: (search) operations that may be run, on paper, to find a plan;
+        search_effort: (search) operations that may be simulated to find a plan;
             about 20 million a second. A count: the plan is the same everywhere. 10 million.
         packing_effort: (search) steps of about a nanosecond to find offsets. 200 million.
-        limits_live_bytes: (search) the pool's size limits the bytes alive at once, and the
-            offsets take what they need: for a compiler that places tensors itself. False.
+        limits_live_bytes: (search) the pool's size limits the live bytes; the
+            offsets may exceed it: for a compiler that places tensors itself. False.
         seed: the seed of `sampling` and of the search, in [0, 2**64). 0.
         overhead_limit: give up once the time run exceeds this many times the program's;
             at least 1. None: never.
 
-    Of the other planners' switches the search passes on those that it is compared with.
+    The search passes the switches of the planners that it is compared with on to them.
 
     Raises:
         TypeError: a field is of another type. NumPy's integers are ints; bools are not.
@@ -107,7 +107,7 @@ class PlanOptions(_ext.PlanOptions):
         }
         given = {name: value for name, value in fields.items() if value is not _UNSET}
         super().__init__(**given)
-        # As plain Python values: of NumPy's, or of 1 for 1.0, nothing is left.
+        # As plain Python values: NumPy's types, and 1 in place of 1.0, are converted.
         self._given = {
             name: None if value is None else getattr(self, name)
             for name, value in given.items()

@@ -13,7 +13,8 @@ def new_figure(needed_by: str, instead: str, width: float) -> Figure:
     """An empty figure, `width` by 4.5 inches.
 
     Arguments:
-        needed_by, instead: what the error says needs matplotlib, and does not.
+        needed_by, instead: for the error: the caller that needs matplotlib, and an
+            alternative that does not.
 
     Raises:
         ImportError: if matplotlib is not installed.
@@ -29,7 +30,7 @@ def new_figure(needed_by: str, instead: str, width: float) -> Figure:
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """The format follows the file's ending."""
+    """Write a figure to a file; the format follows the file's ending."""
     # Without the version of matplotlib: equal pictures are equal files.
     metadata = {"Software": None} if str(path).endswith(".png") else None
     figure.savefig(path, dpi=150, metadata=metadata)

@@ -1,7 +1,7 @@
 """Strict values: numbers and flags of exactly the type that is asked for.
 
 Python counts True as 1 and NumPy reads "64" as a number; where bytes are planned both are
-mistakes. `what` names the argument in the message, `todo` says what to do.
+mistakes. `what` names the argument in the message, `todo` is its advice.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def whole_bytes(
     least: int = -LARGEST_INT64 - 1,
     most: int = LARGEST_INT64,
 ) -> int:
-    """Bytes as a Python or NumPy integer in a range; no bool.
+    """The bytes, a Python or NumPy integer in a range and no bool, as an int.
 
     Raises:
-        TypeError: it is none.
+        TypeError: the value is no such integer.
         ValueError: it is out of range.
     """
     try:
@@ -57,10 +57,10 @@ def whole_bytes(
 
 
 def real_number(what: str, value: Any, todo: str) -> float:
-    """A Python or NumPy number that is finite and not negative; no bool.
+    """The value, a finite number that is not negative and no bool, as a float.
 
     Raises:
-        TypeError: it is no number.
+        TypeError: the value is no Python or NumPy number.
         ValueError: it is negative, infinite or not a number.
     """
     if _is_bool(value) or not isinstance(value, numbers.Real):
@@ -77,10 +77,10 @@ def real_number(what: str, value: Any, todo: str) -> float:
 
 
 def flag(what: str, value: Any, todo: str) -> bool:
-    """A Python or NumPy bool.
+    """The value, a Python or NumPy bool, as a bool.
 
     Raises:
-        TypeError: it is none, also if it is 0 or 1.
+        TypeError: the value is no bool, even if it is 0 or 1.
     """
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{what} must be True or False. Got {shown(value)}. {todo}")
@@ -93,7 +93,7 @@ def _is_bool(value: Any) -> bool:
 
 
 def _power(bound: int) -> str:
-    """`2**48` for a power of two too long to be read."""
+    """An integer as text: `2**48` for a power of two that is too long to be read."""
     size = abs(bound)
     if size < 2**20 or size & (size - 1):
         return str(bound)

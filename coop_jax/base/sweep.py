@@ -1,4 +1,4 @@
-"""Sweep: bytes alive over time, from blocks with a beginning and an end."""
+"""Sweep: live bytes over time, from blocks with a beginning and an end."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 def bytes_over_time(
     first: np.ndarray, last: np.ndarray, size: np.ndarray, count: int
 ) -> np.ndarray:
-    """Bytes alive at each of `count` times.
+    """Live bytes at each of `count` times.
 
     Arguments:
-        first, last: int[n], the first and the last time at which a block is alive; what
-            lasts longer than `count` times is alive to the end, and what ends before it
-            begins, never.
+        first, last: int[n], the first and the last time at which a block is alive. A block
+            that lasts longer than `count` times is alive to the end; one that ends before
+            it begins is never alive.
         size: int[n], bytes.
 
     Returns:
-        int64[count].
+        int64[count], bytes.
     """
     change = np.zeros(count + 1, np.int64)
     np.add.at(change, first, size)

@@ -1,1 +1,1 @@
-"""A program and what XLA stores of it to the graph that the planner works on."""
+"""A program and its stored values to the graph that the planner works on."""

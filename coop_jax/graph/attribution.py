@@ -1,9 +1,9 @@
 """Attribution: the buffers of a compiled step to the values and equations they belong to.
 
-The tagged program carries the number of every equation as a name scope. So the buffers
-that XLA assigned say, by the names of their instructions, which equation they belong to. A
-buffer is the value of an equation, its scratch, or of no equation at all; what lasts for
-much of the step is counted apart.
+The tagged program carries the number of every equation as a name scope. So the names of
+their instructions give the equations that XLA's buffers belong to. A buffer is the value of
+an equation, its scratch, or of no equation at all; a buffer of no equation that lasts for
+much of the step is counted separately.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from coop_jax.xla.buffers_from_schedule import StoredBuffer
 from coop_jax.xla.hlo_module import Instruction
 
 _LIFETIME = operator.attrgetter("lifetime")
-# A buffer of no equation that is kept for this part of the schedule is taken for lasting.
+# A buffer of no equation counts as lasting if it is kept for more than the schedule's
+# length over this number.
 _LASTING = 4
 _SCOPE_PATTERN = re.compile(rf"(?:^|/){SCOPE}(\d+)(?:/|$)")
 
@@ -35,8 +36,8 @@ class Attribution:
     """The buffers of a module, attributed.
 
     Arguments:
-        program: as it was before it was tagged.
-        module: what its tagged form was compiled to.
+        program: the program before it was tagged.
+        module: the compiled module of the tagged program.
         num_partitions: devices that the program is partitioned over.
         constants_stand: arrays that depend on no argument are kept from the beginning of
             the step, whatever fences it has, as XLA:CPU does.
@@ -44,7 +45,7 @@ class Attribution:
     Attributes:
         consumers: the equations that read a value, by variable.
         kept: the buffer of every stored value; of several the one that is kept longest.
-        value_sizes: of all of them (`buffers_from_schedule.StoredBuffer`).
+        value_sizes: `StoredBuffer.value_sizes` of all buffers of a value, by variable.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Attribution:
         self._add_nested()
 
     def stored_values(self, in_place: InPlace = "elementwise") -> StoredValues:
-        """What XLA stores of the program, as far as it is the same on every backend."""
+        """The values that XLA stores, by the rules that all backends share."""
         return StoredValues(
             self._stored,
             dict(self._workspace),
@@ -138,11 +139,11 @@ class Attribution:
             value = self._sums[value][0]
         at = self._when.get(buffer.instruction)
         if value is not None and at is not None:
-            # The indices of a pooling's gradient have its size, and are made first.
+            # The indices of a pooling's gradient have its size, and are made before it.
             first = max if value in self._replaced else min
             self._position[value] = first(self._position.get(value, at), at)
         if buffer.kind == "argument":
-            return  # A result that takes over an argument: no memory of its own.
+            return  # A result in the memory of an argument: none of its own.
         if value is not None:
             self._store(value, buffer)
         elif named:
@@ -167,14 +168,14 @@ class Attribution:
         self._unmapped += buffer.size_bytes
         if not self._is_lasting(buffer):
             return
-        # Fences part the zeros of several equations: `backends.gpu.shared_zeros`.
+        # Fences separate the zeros of several equations: `backends.gpu.shared_zeros`.
         if buffer.size_bytes in self._filled:
             self._early[self._filled[buffer.size_bytes]] += buffer.size_bytes
         else:
             self._lasting += buffer.size_bytes
 
     def _attribute_to_readers(self) -> None:
-        """Buffers without a name are scratch of the equations that read them."""
+        """Count buffers without a name as scratch of the equations that read them."""
         unnamed = readers_of_unnamed(self.module, self._unnamed, equation_of)
         for index, scratch in unnamed.scratch_bytes.items():
             self._workspace[index] += scratch
@@ -187,8 +188,11 @@ class Attribution:
                 self._early[reader] += buffer.size_bytes
 
     def _start_reductions(self) -> None:
-        """XLA:GPU reduces in two steps. The first reads the operand as soon as it exists;
-        the second makes the value, much later."""
+        """Date the values of reductions by their first step.
+
+        XLA:GPU reduces in two steps. The first reads the operand as soon as it exists;
+        the second makes the value, much later.
+        """
         for index, at in self._started.items():
             eqn = self.program.eqns[index] if index < len(self.program.eqns) else None
             if eqn is not None and eqn.primitive.name.startswith("reduce_"):
@@ -197,7 +201,7 @@ class Attribution:
                         self._position[v] = min(self._position[v], at)
 
     def _add_nested(self) -> None:
-        """Bodies of loops and branches are scratch of the equation that runs them."""
+        """Count bodies of loops and branches as scratch of the equation that runs them."""
         for instruction in self._inside[self.module.entry]:
             called = self._closure(instruction.called)
             scratch = sum(self._nested[computation] for computation in called)
@@ -206,8 +210,11 @@ class Attribution:
                 self._workspace[equation] += scratch
 
     def _equations_at(self, buffer: StoredBuffer) -> tuple[list[int], set[int], bool]:
-        """The equations whose names a buffer's instruction carries, likeliest first, those
-        inside of it, and whether the buffer is a constant's, which is of no equation."""
+        """The equations that a buffer's instruction names, those inside, and a flag.
+
+        The named ones are ordered, the likeliest first. The flag is True for the buffer of
+        a constant, which is of no equation.
+        """
         instruction = self.module.instructions[buffer.instruction]
         names = [instruction]
         if instruction.called:
@@ -228,7 +235,7 @@ class Attribution:
         }
 
     def _closure(self, called: Iterable[int]) -> list[int]:
-        """All computations reached from `called`."""
+        """Ids of all computations reached from `called`."""
         reached: dict[int, None] = {}
         todo = list(called)
         while todo:
@@ -252,13 +259,13 @@ class Attribution:
 
 
 def equation_of(instruction: Instruction) -> int | None:
-    """The number of the equation whose scope an instruction carries."""
+    """The number of the equation whose scope an instruction carries, or None."""
     found = _SCOPE_PATTERN.search(instruction.op_name)
     return int(found.group(1)) if found else None
 
 
 def fills_an_array(eqn: Any) -> bool:
-    """Does XLA:GPU scatter its result into an array of zeros?"""
+    """Whether XLA:GPU scatters the equation's result into an array of zeros."""
     return eqn.primitive.name == "select_and_scatter_add"
 
 

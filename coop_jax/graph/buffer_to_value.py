@@ -1,4 +1,4 @@
-"""Buffer to value: which value of the program a buffer of XLA's holds."""
+"""Buffer to value: from a buffer of XLA's to the value of the program that it holds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def stored_value(
     fused: set[int],
     num_partitions: int,
 ) -> Any | None:
-    """The value of the program that a buffer holds, or a shard of it."""
+    """The value that a buffer holds, or holds a shard of; None if none is found."""
     counts = [n for n in range(1, num_partitions + 1) if num_partitions % n == 0]
     for size in buffer.value_sizes or (buffer.size_bytes,):
         sizes = {size * shards for shards in counts}
@@ -38,7 +38,7 @@ def _matching_value(
     fused: set[int],
     sizes: set[int],
 ) -> Any | None:
-    """The value of the program that a buffer holds, if one has one of the `sizes`.
+    """The value that a buffer holds, with one of the `sizes` in bytes; else None.
 
     First the equation that the instruction itself names. XLA keeps the name of one of
     the equations it fused, not always of the last one, so then every equation inside
@@ -55,7 +55,7 @@ def _matching_value(
         return any(is_outside(i) for i in consumers[var])
 
     def is_outside(reader: int) -> bool:
-        """A copy or a view may have left no name behind: who reads what it makes?"""
+        """Whether a reader is outside: of a copy or view without a name, its readers."""
         if reader in inside:
             return False
         if reader == CALLER or not may_vanish(program.eqns[reader]):

@@ -2,8 +2,8 @@
 
 An operation computes stored values from stored values. The equations in between, whose
 results never reach memory, belong to every operation that needs them (XLA fuses, and
-duplicates, them in the same way): they are its *cone*. A recomputation evaluates a cone
-again, so nothing that XLA never stored is taken for resident.
+duplicates, them in the same way): they are its *fusion region*. A recomputation evaluates
+a fusion region again, so no value that XLA never stored is taken to be in memory.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from coop_jax.trace.purity import may_move, may_run_again, may_vanish
 # A chain of unstored equations longer than this that several operations share is taken
 # to be stored at its end: XLA stops duplicating long before.
 _LONGEST_SHARED_CONE = 64
-# A view that takes so many times the bytes of what it is a view of is a copy of it.
+# A view that takes more than so many times the bytes of its source is a copy of it.
 _COPY_FROM = 1.25
-# What XLA:TPU makes again in every fusion that reads it, where it does not store it.
+# Primitives that XLA:TPU evaluates in every fusion that reads them, if not stored.
 _FUSED_ON_TPU = frozenset(
     "scatter scatter-add reduce_sum reduce_max reduce_min "
     "random_bits random_fold_in random_split random_seed".split()
@@ -59,10 +59,10 @@ def cones_in_order(program: Program, materialization: StoredValues) -> Iterator[
 def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
     """Values that are tensors of the graph.
 
-    What XLA stored, with views replaced by the value they are views of (unless both are
+    The values that XLA stored, with views replaced by their sources (unless both are
     stored, and the view takes more); the step's outputs; results of operations with several
     results or that may not run again; and values that are expensive to compute and reach
-    more than one stored value: computing them again in every consumer is not what XLA does.
+    more than one stored value: XLA does not compute those again in every consumer.
     """
     view_of: dict[Any, Any] = {}
     inputs = {*program.invars, *program.constvars}
@@ -72,7 +72,11 @@ def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
             view_of[eqn.outvars[0]] = view_of.get(source, source)
 
     def is_copy(v: Any) -> bool:
-        """XLA:TPU may lay a view out anew: with its last dimension split, tiles pad it."""
+        """Whether a stored view is a copy.
+
+        XLA:TPU may give a view a layout of its own: with its last dimension split, tiles
+        pad it.
+        """
         source_bytes = materialization.stored_bytes.get(view_of.get(v), 0)
         return 0 < _COPY_FROM * source_bytes < materialization.stored_bytes[v]
 
@@ -85,7 +89,7 @@ def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
         if is_call or not may_run_again(eqn):
             stored.update(writes(eqn))
 
-    # Sinks, backwards: the one operation an unstored value ends up in, or _MANY.
+    # Sinks, backwards: the only operation that an unstored value ends up in, or `many`.
     many = object()
     sink: dict[Any, Any] = {}
     consumers: dict[Any, set[int]] = defaultdict(set)
@@ -119,7 +123,7 @@ def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
 def _cone_weights(
     program: Program, stored: set[Any], fuses_most: bool
 ) -> tuple[list[bool], list[int]]:
-    """For every equation: does its cone hold unfusible work, and how long is it?"""
+    """By equation: whether its fusion region has unfusible work, and its length."""
 
     def is_light(eqn: Any) -> bool:
         return is_fusible(eqn) or (fuses_most and eqn.primitive.name in _FUSED_ON_TPU)
@@ -138,7 +142,7 @@ def _cone_weights(
 
 
 def _cones(program: Program, stored: set[Any]) -> list[Cone]:
-    """A cone for every equation that makes a stored value or has to run without that."""
+    """The fusion region of every equation that makes a stored value or may not vanish."""
     eqns = program.eqns
     known = {*stored, *program.constvars, *program.invars}
     producer = {v: i for i, eqn in enumerate(eqns) for v in writes(eqn)}
@@ -162,12 +166,12 @@ def _cones(program: Program, stored: set[Any]) -> list[Cone]:
 def _in_order(
     program: Program, materialization: StoredValues, cones: list[Cone]
 ) -> Iterator[Cone]:
-    """Cones in the order in which XLA runs them.
+    """Fusion regions in the order in which XLA runs them.
 
     XLA schedules for memory: it makes weight gradients and updates as soon as it can,
     where the program has them at its end. An operation that its schedule doesn't name
-    runs just before the first one that needs it; what may not move keeps the program's
-    order.
+    runs just before the first one that needs it; operations that may not move keep the
+    program's order.
     """
     made_by = {v: k for k, cone in enumerate(cones) for v in cone.makes}
     needs = [{made_by[v] for v in cone.reads if v in made_by} for cone in cones]
@@ -189,7 +193,7 @@ def _in_order(
         if known:
             position[k] = max(known)
         elif not may_move(program.eqns[cones[k].anchor]):
-            position[k] = -1  # as soon as its operands are there: it holds them
+            position[k] = -1  # as soon as its operands exist: it holds them
         elif materialization.position:
             position[k] = min((position[j] for j in needed_by[k]), default=never)
         else:

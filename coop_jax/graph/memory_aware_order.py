@@ -1,11 +1,11 @@
-"""Memory-aware order: operations as soon as they free what they read.
+"""Memory-aware order: operations as soon as they free their operands.
 
 A compiler that has memory to spare leaves weight gradients and updates to the end of the
 step, and their operands wait for them: XLA:GPU orders the step of a language model so,
-and then no recomputation of a layer can be given up before all of them are done. Here an
-operation runs as soon as it can if that does not grow what is alive, or if another that
-waits for nothing else then frees more. The planner takes the order in which it recomputes
-less.
+and then no recomputed value of a layer can be freed before all of them are done. Here an
+operation runs as soon as it can if that does not increase the live bytes, or if another
+that waits for nothing else then frees more. The planner takes the order in which it
+recomputes less.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def early_order(
     before: Iterable[tuple[int, int]],
     negligible_bytes: int = 0,
 ) -> list[int]:
-    """The operations, in an order in which what they read is freed early.
+    """Indices of the operations, in an order in which their operands are freed early.
 
     Arguments:
         inputs, outputs: tensors of every operation, in an order that can be run.
-        tensor_bytes: what every tensor takes while it is alive.
+        tensor_bytes: bytes of every tensor while it is alive.
         before: further pairs of operations of which the first must run first.
-        negligible_bytes: what grows no more than this does not grow.
+        negligible_bytes: an increase of the live bytes of at most this counts as none.
     """
     count = len(inputs)
     made_by = {t: k for k, made in enumerate(outputs) for t in made}
@@ -45,7 +45,7 @@ def early_order(
             readers.setdefault(t, set()).add(k)
 
     def growth(k: int) -> float:
-        """Bytes made, less those freed; of what others read too, a share is freed."""
+        """Bytes made, less those freed; a tensor with n readers counts as 1/n freed."""
         freed = sum(tensor_bytes[t] / len(readers[t]) for t in set(inputs[k]))
         return sum(tensor_bytes[t] for t in outputs[k]) - freed
 
@@ -53,14 +53,14 @@ def early_order(
     shrinking: list[tuple[float, int]] = []
 
     def consider(k: int) -> None:
-        """An operation that is ready."""
+        """Queue an operation that is ready if it does not increase the live bytes."""
         enabled = (growth(j) for j in needed_by[k] if waiting[j] == 1)
         grown = growth(k) + min(0, min(enabled, default=0))
         if grown <= negligible_bytes:
             heapq.heappush(shrinking, (grown, k))
 
     def consider_last(k: int) -> None:
-        """What an operation still waits for, if that is one that is ready."""
+        """Consider the operation that `k` still waits for, if that one is ready."""
         last = next(j for j in needs[k] if not done[j])
         if waiting[last] == 0:
             consider(last)
@@ -72,7 +72,7 @@ def early_order(
         order.append(k)
         for t in set(inputs[k]):
             readers[t].discard(k)
-            for j in readers[t]:  # The last one frees it.
+            for j in readers[t]:  # The last reader frees it.
                 if waiting[j] == 0:
                     consider(j)
         for j in needed_by[k]:

@@ -1,8 +1,8 @@
-"""Scatter-add: sums that XLA scatters into.
+"""Scatter-add: sums that XLA computes by scattering into an operand.
 
 The gradient of a lookup (an embedding, the picked entries of a loss) is a scatter into
-zeros, and added to another gradient. XLA scatters into that other gradient instead, in
-its memory: neither the zeros nor the scatter's own result are ever stored.
+zeros, and is added to another gradient. XLA scatters into that other gradient in place:
+neither the zeros nor the scatter's own result are ever stored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Step graph: a flat program and its stored values to what the planner works on."""
+"""Step graph: a flat program and its stored values to the graph that the planner takes."""
 
 from __future__ import annotations
 
@@ -54,15 +54,16 @@ class StepGraph:
     """The graph of a step with its way back to the program.
 
     Attributes:
-        program: what it was made from.
+        program: the program that it was made from.
         operations: in execution order.
         tensors: the variable of every tensor.
         num_inputs: tensors `0 .. num_inputs - 1` are constants and step inputs.
         donated: for every input tensor whether its buffer may be reused.
         in_pool_bytes: bytes every tensor takes in the pool (0: outside of it).
-        target: whose rates and memories it was built for.
-        made_at: when the unmodified step makes an operation's results, in XLA's schedule,
-            -1 if that is not known; the same for all that one of its fusions makes.
+        target: the target that it was built for.
+        made_at: position in XLA's schedule at which the unmodified step makes an
+            operation's results, -1 if that is not known; the same for all results of one
+            fusion.
         core: the same graph for the C++ planner.
         flops: floating point operations of every operation.
         overwritten_by: the donated inputs whose memory an operation's results take over,
@@ -111,8 +112,8 @@ def build_graph(
 
     Arguments:
         program: flat program.
-        materialization: what of it is stored.
-        target: whose rates give every operation its time.
+        materialization: its stored values.
+        target: the device whose rates give every operation its seconds.
         early: not in XLA's order, but every operation as soon as it frees memory.
         inputs_in_pool: the paper's model: parameters, optimizer state and batch lie
             pinned in the pool, and results stay there. Default: XLA's, where arguments
@@ -174,7 +175,10 @@ def build_graph(
 def _tensors_and_operations(
     inputs: Sequence[Any], cones: Iterable[Cone]
 ) -> tuple[list[Any], list[Operation]]:
-    """Tensors are numbered in the order in which they are made, the inputs first."""
+    """The variable of every tensor, and the operations on tensor indices.
+
+    Tensors are numbered in the order in which they are made, the inputs first.
+    """
     tensors = list(inputs)
     index_of = {v: i for i, v in enumerate(tensors)}
     operations = []
@@ -202,7 +206,8 @@ def _made_at(
 def _must_precede(program, operations, tensors, external) -> Iterator[tuple[int, int]]:
     """Pairs of operations that keep their order though no value connects them.
 
-    What may not move; and what reads an input comes before what overwrites it.
+    Operations that may not move; and those that read an input before those that
+    overwrite it.
     """
     in_place = [
         k for k, op in enumerate(operations) if not may_move(program.eqns[op.anchor])
@@ -232,9 +237,9 @@ def _core_graph(
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}
     inputs = {*program.constvars, *program.invars}
     replaced = set(overwrites[:, 2].tolist())
-    # Of what lies in the pool, inputs and what takes their place stay where they are, and
-    # so do other results: brought back at the end, one that was made early would cost the
-    # whole step once more.
+    # In the pool, inputs and the results that take over their memory stay in place, and so
+    # do other results: one that was made early and evicted would, recomputed at the end,
+    # cost the complete step once more.
     pinned = [
         not is_external and (v in inputs or i in replaced or v in outputs)
         for i, (v, is_external) in enumerate(zip(tensors, external, strict=True))
@@ -287,10 +292,10 @@ def _ragged(name: str, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
 
 
 def _in_place_pairs(k, op, body, tensors, in_pool) -> list[tuple[int, int, int]]:
-    """Pairs where an operation may write over an operand of the same type.
+    """(operation, operand, result) where it may write over an operand of the same type.
 
-    Whatever lies between the two is elementwise, so that every element is read before it
-    is written; other operands may be broadcast or gathered.
+    All equations between the two are elementwise, so that every element is read before
+    it is written; other operands may be broadcast or gathered.
     """
     pairs = []
     for i in op.inputs:
@@ -307,7 +312,7 @@ def _in_place_pairs(k, op, body, tensors, in_pool) -> list[tuple[int, int, int]]
 
 
 def _scattered_pairs(k, op, body, sums, tensors, in_pool) -> list[tuple[int, int, int]]:
-    """Pairs where an operation scatters into one of its operands."""
+    """(operation, operand, result) where it scatters into one of its operands."""
     made = {v for eqn in body for v in writes(eqn)}
     return [
         (k, i, o)
@@ -319,7 +324,7 @@ def _scattered_pairs(k, op, body, sums, tensors, in_pool) -> list[tuple[int, int
 
 
 def _is_read_by_element(body, operand) -> bool:
-    """Do the equations that depend on an operand work element by element?"""
+    """Whether the equations that depend on an operand work element by element."""
     size = math.prod(operand.aval.shape)
     depends = {operand}
     for eqn in body:
@@ -346,10 +351,10 @@ def _overwrites(program, operations, tensors, external) -> np.ndarray:
 
     Paired as `jax.jit` pairs them: by type, in order. A pair whose old value is still
     read after the new one is made is left out; there XLA keeps both. So are small ones
-    outside of the pool: what derives from an overwritten value can't be recomputed
-    afterwards, and a counter that seeds every dropout mask must not pin the whole network
+    outside of the pool: values computed from an overwritten one can't be recomputed
+    afterwards, and a counter that seeds every dropout mask must not pin the entire network
     to save its copy. In the pool a new value elsewhere would cost more than its bytes: it
-    stays, and parts the memory around it.
+    stays there, and splits the free memory around it.
     """
     index_of = {v: i for i, v in enumerate(tensors)}
     made_by = {t: k for k, op in enumerate(operations) for t in op.outputs}

@@ -1,11 +1,11 @@
-"""Stored values: which values of the program XLA really stores.
+"""Stored values: the values of the program that XLA puts into buffers.
 
-Elementwise chains never reach memory, and what does differs between CPU, GPU and TPU.
-So the compiler is asked: the unmodified program is compiled once with every equation
-under a name scope that carries its number, and XLA's buffer assignment then says what
-is stored, how large it is, and, by the scope, which equation it belongs to. Rules alone
-were off by up to a factor of two (`docs/xla-notes.md`); they remain for tracing under an
-outer `jit`, where nothing can be compiled.
+Elementwise chains never reach memory, and the values that do differ between CPU, GPU and
+TPU. So they are read from a compilation: the unmodified program is compiled once with every
+equation under a name scope that carries its number, and XLA's buffer assignment then has
+the stored values, their bytes and, by the scope, the equations that they belong to. Rules
+alone were off by up to a factor of two (`docs/xla-notes.md`); they remain for tracing under
+an outer `jit`, where nothing can be compiled.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ SCOPE = "eqn"
 
 InPlace = Literal["elementwise", "scatters", "fusions"]
 Narrowed = Mapping[Any, frozenset[int]]
-"""Values kept in half precision, each with the equations that read it in full."""
+"""bfloat16-narrowed values, each with the equations that read it as float32."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredValues:
-    """What XLA stores of a program.
+    """The values of a program that XLA stores, and bytes beside them.
 
     Attributes:
         stored_bytes: bytes of every stored value, by variable.
         workspace_bytes: scratch that the operation of an equation needs while it runs
             (loop bodies, buffers that are no value of the program), by equation index.
-        position: when XLA makes a value, in its own schedule, by variable.
+        position: the place in XLA's schedule at which it makes a value, by variable.
         unmapped_bytes: total of the buffers that could not be given to any equation.
         source: `"compiled"` or `"rules"`.
         num_partitions: devices that the program is partitioned over.
-        in_place: which operations may write over an operand. XLA:CPU: those that are
+        in_place: the operations that may write over an operand. XLA:CPU: those that are
             elementwise and nothing else (with more, plans of a conv net missed by 7 MiB
             of 46 rather than by 2). XLA:GPU: none, except scatters.
             XLA:TPU: fusions, over what they read element by element.
-        unlisted_bytes: what XLA's temporaries take beyond the buffers of equations: what
-            it does not list, and what lasts for much of the step but belongs to no
-            equation (XLA:GPU stores the zeros of a `relu`).
-        more_unlisted_of_plans: what plans are expected to need beyond that, or less if
-            negative (`backends.tpu.async_copies`).
-        early_bytes: what XLA makes for an equation long before it runs, where there is no
-            fence in between, by equation index.
-        standing_bytes: arrays of constants that XLA keeps for much of the step, fences or
-            not (`unattributed_buffers.standing_buffers`).
+        unlisted_bytes: bytes of XLA's temporaries beyond the buffers of equations: those
+            that it does not list, and buffers that last for much of the step but belong to
+            no equation (XLA:GPU stores the zeros of a `relu`).
+        more_unlisted_of_plans: bytes that plans are expected to need beyond that, or less
+            if negative (`backends.tpu.async_copies`).
+        early_bytes: bytes that XLA makes for an equation long before it runs, where no
+            fence is in between, by equation index.
+        standing_bytes: bytes of arrays of constants that XLA keeps for much of the step,
+            with fences or without (`unattributed_buffers.standing_buffers`).
         layouts: those that XLA chose, where fences keep them, by variable
             (`backends.tpu.layouts`).
-        narrowed: values that XLA:TPU keeps in half precision (`backends.tpu.bf16_storage`).
+        narrowed: values that XLA:TPU stores as bfloat16 (`backends.tpu.bf16_storage`).
     """
 
     stored_bytes: dict[Any, int]
@@ -81,12 +81,15 @@ class StoredValues:
 
     @property
     def fuses_most(self) -> bool:
-        """XLA:TPU makes the random bits of a dropout, and the scatter of a cross-entropy's
-        gradient, which it turns into a comparison, in every fusion that reads them."""
+        """Whether most equations are evaluated in every fusion that reads them.
+
+        XLA:TPU does so even for the random bits of a dropout, and for the scatter of a
+        cross-entropy's gradient, which it turns into a comparison.
+        """
         return self.source == "compiled" and self.in_place == "fusions"
 
     def with_scratch(self, scratch_bytes: Mapping[int, int]) -> StoredValues:
-        """The same with at least so much scratch, by equation index."""
+        """The same with at least so many bytes of scratch, by equation index."""
         workspace = dict(self.workspace_bytes)
         for index, size in scratch_bytes.items():
             workspace[index] = max(workspace.get(index, 0), size)
@@ -115,7 +118,7 @@ def tag(program: Program) -> Program:
 
 
 def from_rules(program: Program) -> StoredValues:
-    """Guess without a compiler: stored is what an operation that cannot fuse touches."""
+    """An estimate without a compiler: operands and results of unfusible operations."""
     stored: dict[Any, int] = {}
     produced = {v for eqn in program.eqns for v in writes(eqn)}
     for eqn in program.eqns:

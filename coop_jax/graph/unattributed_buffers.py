@@ -1,10 +1,10 @@
 """Unattributed buffers: stored for an equation, under no equation's name.
 
 Passes that take an operation apart lose its name. XLA:GPU looks for the maxima of a
-pooling's windows before it scatters the gradient to them, and stores where they are,
-once per dimension; it transposes the weights of convolutions. Without fences it does so
-as soon as it can, and what it made lasts from the forward to the backward pass. Behind a
-fence it cannot, and there it is what it is: scratch of the equation that reads it.
+pooling's windows before it scatters the gradient to them, and stores their indices, once
+per dimension; it transposes the weights of convolutions. Without fences it does so as soon
+as it can, and these buffers last from the forward to the backward pass. Behind a fence it
+cannot, and there they are scratch of the equation that reads them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _FORWARDS = frozenset(("bitcast", "get-tuple-element", "tuple"))
 
 @dataclasses.dataclass(frozen=True)
 class Unnamed:
-    """Buffers without a name, by what reads them.
+    """Buffers without a name, by the equations that read them.
 
     Attributes:
-        scratch_bytes: what an equation needs of them at once, by its number.
-        reader: the equation that reads a buffer first, by position; -1: none.
+        scratch_bytes: bytes of them that an equation needs at once, by its number.
+        reader: the equation that reads each buffer first; -1: none.
     """
 
     scratch_bytes: dict[int, int]
@@ -46,7 +46,7 @@ def readers_of_unnamed(
     Arguments:
         module: the optimized module of a tagged program.
         buffers: those that no equation could be found for.
-        equation_of: the equation whose name an instruction carries.
+        equation_of: gives the equation whose name an instruction carries, or None.
     """
     buffers = tuple(buffers)
     users = _users(module)
@@ -74,7 +74,7 @@ def readers_of_unnamed(
     for read_by in places:
         owners = (owner(instruction) for instruction in read_by)
         reader.append(next((number for number in owners if number >= 0), -1))
-    # What nothing reads is there as long as what is made along with it.
+    # A buffer that nothing reads is alive as long as those of the same instruction.
     made_for = {b.instruction: r for b, r in zip(buffers, reader, strict=True) if r >= 0}
     reader = [
         made_for.get(b.instruction, -1) if r < 0 else r
@@ -94,11 +94,12 @@ def readers_of_unnamed(
 def standing_buffers(
     module: StoredModule, equation_of: Callable[[Instruction], int | None], late: int
 ) -> frozenset[int]:
-    """Unnamed instructions that need no argument, and are made for late equations.
+    """Ids of unnamed instructions that need no argument, and serve late equations.
 
-    No fence stands before what needs nothing: XLA:CPU makes the indices of a pooling's
-    gradient, and the zeros it is added to, at the beginning of the step. Without fences
-    it also looks for the maxima as soon as it can, and then no longer needs the indices.
+    No fence delays an instruction that needs no argument: XLA:CPU makes the indices of a
+    pooling's gradient, and the zeros it is added to, at the beginning of the step. Without
+    fences it also looks for the maxima as soon as it can, and then no longer needs the
+    indices.
 
     Arguments:
         equation_of: the equation whose name an instruction carries.

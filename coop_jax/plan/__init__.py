@@ -1,1 +1,1 @@
-"""A graph and a pool to a validated schedule: the door to the C++ core."""
+"""A graph and a pool to a validated schedule: the interface to the C++ core."""

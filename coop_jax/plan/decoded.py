@@ -1,8 +1,8 @@
 """Decoded: a schedule's two tables as steps, read in one place.
 
 A schedule is a table of steps (kind, and operation or tensor) and a table of placements
-(step, tensor, offset, tensor whose block is taken over). Everything that asks which
-operations run, what they make and when a block ends reads them here.
+(step, tensor, offset, tensor whose block is taken over). Other modules read the
+operations that run, the tensors that they make and the ends of blocks here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COMPUTE, RECOMPUTE, EVICT, FREE = range(4)
 
 
 class Statistics(Protocol):
-    """What is asked of the statistics of any schedule."""
+    """The statistics that any schedule has."""
 
     @property
     def compute_seconds(self) -> float: ...
@@ -69,7 +69,7 @@ class Step:
 
     @property
     def runs(self) -> bool:
-        """Is it the execution of an operation?"""
+        """Whether the step is the execution of an operation."""
         return self.kind in (COMPUTE, RECOMPUTE)
 
 
@@ -92,8 +92,11 @@ def decoded(schedule: AnySchedule) -> Iterator[Step]:
 
 
 def executions(graph: StepGraph, schedule: AnySchedule) -> list[Execution]:
-    """What runs, in order. An operation that runs for the first time provides all its
-    results, stored in the pool or not; one that runs again what it is run for."""
+    """The executions of a schedule, in order.
+
+    An operation that runs for the first time provides all its results, stored in the pool
+    or not; a recomputation provides the results that it places.
+    """
     found = []
     for step in decoded(schedule):
         if step.kind == COMPUTE:

@@ -11,17 +11,17 @@ from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.planner import PlanOptions
 
 _LOOPS = ("scan", "while")
-# A loop is to blame where at least this part of what has to be there is its own.
+# A loop is the cause where at least this part of the bytes needed is its own.
 _TO_BLAME = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Blocking:
-    """What forbids a smaller budget.
+    """The reason that a smaller budget is impossible.
 
     Attributes:
         operation: the operation with its source line; None: arguments and results alone.
-        advice: what to do about it, where there is anything.
+        advice: a sentence on how to need less; empty where there is none.
     """
 
     operation: str | None
@@ -30,7 +30,7 @@ class Blocking:
 
 @dataclasses.dataclass(frozen=True)
 class Least:
-    """Bytes that no plan of a step can go below, and because of what."""
+    """Bytes that no plan of a step can go below, and the reason."""
 
     bytes: int
     blocking: Blocking
@@ -42,8 +42,8 @@ def least_possible(
     """The planner's lower bound of a step, in any of its orders.
 
     Arguments:
-        fixed_bytes: arguments and results.
-        near_bytes: memory that is not counted and that XLA may use instead.
+        fixed_bytes: bytes of arguments and results.
+        near_bytes: bytes of memory that is not counted and that XLA may use instead (VMEM).
     """
     bounds = [(_ext.lower_bound(g.core, options.alignment), g) for g in graphs]
     (pool_bytes, operation), graph = min(bounds, key=lambda bound: bound[0][0])
@@ -54,7 +54,7 @@ def least_possible(
 
 
 def blocking_at(graph: StepGraph, operation: int, pool_bytes: int) -> Blocking:
-    """What forbids less than a pool, where the planner says it is.
+    """The reason that a smaller pool is impossible, from the planner's operation.
 
     Arguments:
         operation: -1 for the arguments together, the number of operations for the results.
@@ -89,8 +89,10 @@ def _bytes_of(graph: StepGraph, operation: int) -> int:
 
 
 def _kept_of_loops(graph: StepGraph, operation: int) -> Iterator[tuple[int, int]]:
-    """Loops before an operation, and the bytes of what they made that is read from there
-    on: the stacked values that the loop of the gradient needs."""
+    """Loops before an operation, each with the bytes of its results that are read later.
+
+    These are the stacked values that the loop of the gradient needs.
+    """
     read_later = {t for op in graph.operations[operation:] for t in op.inputs}
     for loop, op in enumerate(graph.operations[:operation]):
         if _is_loop(graph, loop):

@@ -1,4 +1,4 @@
-"""Live ranges: which values a schedule has alive, when, and when they are used.
+"""Live ranges: the values that a schedule keeps, from when to when, and their uses.
 
 Time is the number of an execution. A *version* is a tensor from one making to the end of
 that block; the same tensor recomputed is another version.
@@ -34,12 +34,12 @@ class Version:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Lifetimes:
-    """All versions of a schedule, and what its operations need beside them.
+    """All versions of a schedule, and the workspace of its executions.
 
     Attributes:
         versions: in the order in which they are made.
         operation: operation by execution.
-        workspace_bytes: scratch of every execution.
+        workspace_bytes: bytes of scratch of every execution.
     """
 
     versions: tuple[Version, ...]
@@ -47,7 +47,7 @@ class Lifetimes:
     workspace_bytes: np.ndarray
 
     def live_bytes(self, in_pool_bytes: tuple[int, ...]) -> np.ndarray:
-        """Bytes alive at every execution, its scratch included."""
+        """Live bytes at every execution, int64[executions], its scratch included."""
         blocks = [(v.first, v.last, in_pool_bytes[v.tensor]) for v in self.versions]
         first, last, size = np.array(blocks, np.int64).reshape(-1, 3).T
         count = len(self.operation)
@@ -55,7 +55,7 @@ class Lifetimes:
 
 
 def lifetimes(graph: StepGraph, schedule: AnySchedule) -> Lifetimes:
-    """Read the versions off a schedule, layered or not; without those outside the pool."""
+    """The versions of a schedule, layered or not, without those outside the pool."""
     size = graph.in_pool_bytes
     open_since: dict[int, tuple[int, list[int]]] = {}
     versions: list[Version] = []

@@ -13,7 +13,7 @@ from coop_jax.base.strict_values import flag, real_number, shown, whole_bytes
 
 Graph = _ext.Graph
 
-# What a graph takes of one tensor or workspace, and of all together; see `graph_check.cc`.
+# The most bytes of one tensor or workspace, and of all together; see `graph_check.cc`.
 MOST_BYTES_OF_ONE = 2**48 - 1
 MOST_BYTES = 2**61 - 1
 MOST_SECONDS = 1e18
@@ -48,7 +48,7 @@ def named_graph(
 
     Raises:
         TypeError: a value is of another type. NumPy's numbers are numbers; a bool is not,
-            and neither is a string of digits or a whole float where bytes are meant.
+            and neither is a string of digits or an integral float where bytes are meant.
         ValueError: a key or a name is unknown, a number is out of range (bytes of one
             tensor: 2**48, of all together: 2**61, seconds together: 1e18), or it is no
             graph; the message names the tensor or the operation.

@@ -20,11 +20,11 @@ from coop_jax.plan.validated import validated
 
 PLANNERS = ("search", "lookahead", "coop", "dtr", "dte")
 
-# A step that takes longer than this many times the original is of no use to anybody; the
-# bound keeps the search for the smallest pool from planning quadratic recomputation.
+# A step that takes longer than this many times the original is of no use; the bound
+# keeps the search for the smallest pool from planning quadratic recomputation.
 _OVERHEAD_LIMIT = 10.0
 
-# XLA places the tensors: the offsets of a plan only have to be right, not tight.
+# XLA places the tensors: the offsets of a plan only have to be valid, not tight.
 _PACKING_EFFORT = 2_000_000
 
 Schedule = _ext.Schedule
@@ -58,7 +58,7 @@ def planner_options(planner: str | PlanOptions, alignment_bytes: int) -> PlanOpt
             f"`remat_train_step(planner=...)` must be one of {', '.join(PLANNERS)} or a "
             f"`coop_jax.PlanOptions`. Got {planner!r}."
         )
-    # XLA lays the tensors out itself, within a few percent of the bytes alive: the search
+    # XLA places the tensors itself, within a few percent of the live bytes: the search
     # need not plan for the gaps between them.
     return planner.filled(
         alignment=alignment_bytes,
@@ -76,7 +76,7 @@ def plan_pool(
 ) -> Any | None:
     """A schedule that keeps all tensors inside `pool_bytes`, or None if there is none.
 
-    With `preferred_bytes`, the search keeps so few bytes alive wherever no single
+    With `preferred_bytes`, the search keeps at most so many bytes alive wherever no single
     operation needs more, as far as it can; the other planners keep to them everywhere.
     """
     if preferred_bytes is not None:
@@ -92,7 +92,7 @@ def plan_pool(
 
 
 def needed_bytes(schedule: Schedule, options: PlanOptions) -> int:
-    """Bytes of the pool that a schedule takes; what the planner limits."""
+    """Bytes that the planner limits: of the pool that a schedule takes, or live bytes."""
     statistics = schedule.statistics
     if _packed_by_xla(options):
         return statistics.max_live_bytes
@@ -102,11 +102,11 @@ def needed_bytes(schedule: Schedule, options: PlanOptions) -> int:
 def expected_bytes(graph: StepGraph, schedule: Schedule, options: PlanOptions) -> int:
     """Bytes that a schedule is expected to need when compiled.
 
-    Where a plan leaves the placing to XLA, half way from the bytes alive to what XLA's way
-    of packing makes of the tensors' lifetimes. XLA's lifetimes differ from the plan's in
+    Where XLA places the tensors, half way from the live bytes to the heap that XLA's way
+    of packing needs for the plan's live ranges. XLA's live ranges differ from the plan's in
     detail, and packing is sensitive to detail: XLA needed all of the difference for some of
-    the tightest plans, nothing of it for others. Where there is room there is hardly any.
-    XLA:TPU packs otherwise: `heap.expected_heap_bytes`.
+    the tightest plans, nothing of it for others. With a larger budget there is hardly any
+    difference. XLA:TPU packs otherwise: `heap.expected_heap_bytes`.
     """
     needed = needed_bytes(schedule, options)
     if not _packed_by_xla(options):
@@ -116,7 +116,7 @@ def expected_bytes(graph: StepGraph, schedule: Schedule, options: PlanOptions) -
 
 
 def smallest_pool(graph: StepGraph, options: PlanOptions) -> SmallestPool:
-    """Bisect for the smallest pool that can be planned."""
+    """The smallest pool that can be planned, found by bisection."""
     found = _ext.minimum_pool(graph.core, options)
     assert found is not None, "without eviction nothing is recomputed: within any limit"
     return SmallestPool(
@@ -153,7 +153,7 @@ def least_recomputation(
 
 
 def key_of(graph: StepGraph, schedule: AnySchedule) -> bytes:
-    """Tells plans apart, of the same step in different orders as well."""
+    """A key that differs between plans, also of the same step in different orders."""
     order = np.array([operation.anchor for operation in graph.operations], np.int64)
     return order.tobytes() + schedule.steps.tobytes()
 
@@ -164,13 +164,13 @@ def unconstrained(graph: StepGraph, options: PlanOptions) -> Any:
 
 
 def _packed_by_xla(options: PlanOptions) -> bool:
-    """Does a plan limit the bytes alive, rather than place them in a pool?"""
+    """Whether a plan limits the live bytes, rather than place tensors in a pool."""
     return options.policy == "search" and options.limits_live_bytes
 
 
 def _as_promised(
     graph: StepGraph, schedule: Schedule, pool_bytes: int, options: PlanOptions
 ) -> Schedule:
-    """Validated: it keeps to its pool, or at least no more bytes alive than that."""
+    """The schedule, validated: within its pool, or its live bytes at most that."""
     limit = None if _packed_by_xla(options) else pool_bytes
     return validated(graph.core, schedule, pool_bytes=limit, live_bytes=pool_bytes)

@@ -1,8 +1,8 @@
 """Validated: no plan leaves the planner unchecked.
 
 The validator (`xla_ext/core/schedule/validator.h`) replays a schedule and shares no code
-with the planner. It checks the plan, what the plan claims of itself, and what was
-promised of it.
+with the planner. It checks the plan, the statistics that the plan claims, and the limits
+that it has to keep.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def validated(
     """The schedule, if the validator finds nothing wrong with it.
 
     Arguments:
-        graph: of the core, what the schedule is of.
-        schedule: what to check.
-        pool_bytes, live_bytes: the most that its highest end address, and the bytes in
-            use at once, were promised to be; None: nothing was.
+        graph: the core's graph of the schedule.
+        schedule: the schedule to check.
+        pool_bytes, live_bytes: limits of its highest end address, and of the bytes in use
+            at once; None: no limit.
 
     Raises:
-        AssertionError: something is wrong; the message says what.
+        AssertionError: something is wrong; the message lists the violations.
     """
     violations = _ext.validate(
         graph, schedule, pool_bytes=pool_bytes, live_bytes=live_bytes
@@ -50,7 +50,7 @@ def validated(
 def placed_apart(graph: StepGraph, schedule: AnySchedule) -> Schedule:
     """A schedule without addresses as one that can be validated.
 
-    Every block gets an address of its own, so that only the addresses are right by
+    Every block gets an address of its own, so that only the addresses are valid by
     construction. `schedule.steps` and `.placements` are as of `Schedule`, with tensors of
     no bytes left out; `.statistics.max_live_bytes` is claimed.
     """

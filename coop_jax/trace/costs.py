@@ -13,7 +13,7 @@ from coop_jax.targets import Target
 from coop_jax.trace.program import reads, writes
 
 # Elementwise primitives whose result may take the place of an operand, with the weight
-# of one element in operations. What is missing here costs one operation per element.
+# of one element in operations. Any other costs one operation per element.
 _TRANSCENDENTAL = frozenset(
     "acos acosh asin asinh atan atan2 atanh cbrt cos cosh digamma erf erf_inv erfc exp "
     "exp2 expm1 lgamma log log1p logistic polynomial pow rsqrt sin sinh sqrt tan "
@@ -38,7 +38,7 @@ _RANDOM_BITS_OPERATIONS = 100  # threefry2x32: 20 rounds of about 5 operations a
 
 
 def aval_bytes(aval: Any) -> int:
-    """Bytes of one value; the only place where a shape becomes bytes.
+    """Bytes of one value of a type; the only place where bytes are computed from a shape.
 
     PRNG keys count as the words that store them; tokens take none.
     """
@@ -55,7 +55,7 @@ def is_view(eqn: Any) -> bool:
 
 
 def may_vanish(eqn: Any) -> bool:
-    """Does XLA leave nothing of it, not even the name, where it does not have to?"""
+    """Whether XLA may remove the equation entirely, including its name."""
     return is_view(eqn) or eqn.primitive.name == "copy"
 
 
@@ -64,7 +64,7 @@ def is_elementwise(eqn: Any) -> bool:
 
 
 def is_fusible(eqn: Any) -> bool:
-    """Can XLA compute this inside its consumer without doing the work again at a price?
+    """Whether XLA can compute the equation in every consumer at no considerable cost.
 
     False for products, convolutions, reductions, sorts, scatters, loops, calls.
     """
@@ -73,7 +73,7 @@ def is_fusible(eqn: Any) -> bool:
 
 
 def flops(eqn: Any) -> int:
-    """Operations of one equation; loops count their body once per iteration.
+    """Floating point operations of one equation; a loop's body counts once per iteration.
 
     A `while_loop`, whose length is not known, counts one iteration; a `cond` its most
     expensive branch.
@@ -110,7 +110,7 @@ def flops(eqn: Any) -> int:
 def seconds(
     eqns: Iterable[Any], read_bytes: int, written_bytes: int, target: Target
 ) -> float:
-    """Time of equations that run as one fused operation: a roofline.
+    """Seconds of equations that run as one fused operation: a roofline.
 
     The larger of the arithmetic at the target's rate for the widest float among them
     and of the traffic between the fusion and main memory.

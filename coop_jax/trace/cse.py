@@ -13,7 +13,10 @@ from coop_jax.trace.purity import may_merge, may_vanish
 
 
 def merge_equal(eqns: list[Any], outvars: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Common subexpression elimination over the equations that may be merged."""
+    """Common subexpression elimination: the remaining equations and results.
+
+    Only equations that `purity.may_merge` allows are merged.
+    """
     renamed: dict[Any, Any] = {}
     seen: dict[Any, Any] = {}
     kept = []
@@ -27,7 +30,7 @@ def merge_equal(eqns: list[Any], outvars: list[Any]) -> tuple[list[Any], list[An
         first = None if key is None else seen.get(key)
         if first is not None:
             for var, same in zip(eqn.outvars, first.outvars, strict=True):
-                # A result that the first one dropped has no name to refer to.
+                # A result that the first equation dropped has no variable to refer to.
                 if isinstance(same, DropVar) and not isinstance(var, DropVar):
                     first = None
         if first is not None:
@@ -40,11 +43,12 @@ def merge_equal(eqns: list[Any], outvars: list[Any]) -> tuple[list[Any], list[An
 
 
 def equation_key(eqn: Any, value_of: Callable[[Any], Any] | None = None) -> Any | None:
-    """Equal for equations that are one if they are merged; None for one that may not be.
+    """A key, equal for equations that may be merged; None for one that may not be.
 
     Arguments:
         eqn: the equation.
-        value_of: what stands for a variable in the key; by default the variable itself.
+        value_of: gives the object that represents a variable in the key; by default the
+            variable itself.
     """
     if not may_merge(eqn):
         return None
@@ -61,13 +65,13 @@ def equation_key(eqn: Any, value_of: Callable[[Any], Any] | None = None) -> Any 
 
 
 def literal_key(literal: Any) -> Any:
-    """Equal for literals of the same type and value."""
+    """A key, equal for literals of the same type and value."""
     # By bytes: 0.0 == -0.0 and nan != nan would both merge wrongly.
     return str(literal.aval), np.asarray(literal.val).tobytes()
 
 
 def without_dead(eqns: list[Any], outvars: list[Any]) -> list[Any]:
-    """Dead code elimination; what has to run stays."""
+    """The equations without the dead ones; an equation that may not vanish stays."""
     live = {v for v in outvars if not isinstance(v, Literal)}
     kept = []
     for eqn in reversed(eqns):

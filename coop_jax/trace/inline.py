@@ -1,10 +1,10 @@
 """Inline: a training step to one flat program.
 
-The whole step, with its gradients and its optimizer, becomes one straight line of
+The complete step, with its gradients and its optimizer, becomes one straight line of
 equations. Calls are inlined (`jit`, `custom_jvp`, `custom_vjp`, `checkpoint`,
 `closed_call`), equal pure equations are merged and dead ones removed, as XLA would do
-anyway: only so does a recomputation that `jax.checkpoint` put there count as the tensor
-it duplicates, and the planner decides about it afresh. Loops, branches, `shard_map`,
+anyway. Only so a recomputation that `jax.checkpoint` inserted counts as the tensor that
+it duplicates, and the planner decides about it itself. Loops, branches, `shard_map`,
 Pallas and FFI calls stay single operations. Source lines and name stacks are kept.
 """
 
@@ -21,7 +21,7 @@ from coop_jax.trace.costs import ELEMENTWISE
 from coop_jax.trace.cse import merge_equal, without_dead
 from coop_jax.trace.program import Program, reads
 
-# Primitive name -> the parameter that holds the called jaxpr.
+# By primitive name, the parameter that holds the called jaxpr.
 _CALLS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
@@ -50,9 +50,10 @@ def flatten(
     Arguments:
         closed: a closed jaxpr, as `jax.jit(f).trace(...).jaxpr` gives it.
         donated: one flag per input.
-        barrier: makes an equation that hands values through, given the variables before
-            and after it. With it, what `jax.checkpoint` computes again stays apart, as
-            it does for XLA. Without it, it merges with what it repeats.
+        barrier: makes an equation that passes values through, given the variables before
+            and after it. With it, the recomputation of `jax.checkpoint` stays separate, as
+            it does for XLA. Without it, the recomputation merges with the equations that
+            it repeats.
     """
     inliner = _Inliner(barrier)
     jaxpr, consts = _compat.open_jaxpr(closed)
@@ -133,7 +134,7 @@ class _Inliner:
 
     def _behind_barrier(self, atoms, barrier: Barrier) -> list[Any]:
         after = [v if isinstance(v, Literal) else _compat.new_var(v.aval) for v in atoms]
-        # One for each, so that a value that only a dead equation reads is dead, too.
+        # One barrier per value: a value that only a dead equation reads is dead, too.
         self.eqns += [
             barrier([v], [same])
             for v, same in zip(atoms, after, strict=True)
@@ -142,7 +143,7 @@ class _Inliner:
         return after
 
     def _constrain(self, atoms, shardings, info) -> list[Any]:
-        """Keep what an inlined `jit` says about the sharding of its values."""
+        """The atoms, with the sharding that an inlined `jit` requires for each of them."""
         constrained = []
         for atom, sharding in zip(atoms, shardings, strict=False):
             if sharding is None or _compat.is_unspecified(sharding):
@@ -162,7 +163,7 @@ def _called_jaxpr(eqn: Any) -> Any | None:
 
 
 def _keeps_apart(eqn: Any) -> bool:
-    """Is it a `jax.checkpoint` whose recomputation JAX lowers behind a barrier?"""
+    """Whether the equation is a `jax.checkpoint` that JAX lowers behind a barrier."""
     if eqn.primitive.name not in CHECKPOINTS or not eqn.params.get("differentiated"):
         return False
     prevents = eqn.params.get("prevent_cse", True)
@@ -170,8 +171,11 @@ def _keeps_apart(eqn: Any) -> bool:
 
 
 def _is_identity(eqn: Any) -> bool:
-    """Equations that speak to `jax.checkpoint` alone; after differentiation they hand
-    their operand through: names, and roundings to the precision it has."""
+    """Whether the equation passes its operand through after differentiation.
+
+    Such equations are for `jax.checkpoint` alone: names, and roundings to the precision
+    that the operand has.
+    """
     name = eqn.primitive.name
     if name == "name":
         return True
@@ -183,11 +187,11 @@ def _is_identity(eqn: Any) -> bool:
 
 
 def _with_explicit_broadcasts(eqns: list[Any]) -> list[Any]:
-    """Give the broadcast that an elementwise primitive implies its own equation.
+    """The equations, with one more for every broadcast that a primitive implies.
 
-    Lowering makes it one anyway, and XLA:CPU stores it, from the forward to the backward
-    pass (14 % of the temporaries of an MLP-Mixer): it has to be a value of the program
-    to be planned.
+    Lowering makes it an operation anyway, and XLA:CPU stores its result from the forward
+    to the backward pass (14 % of the temporaries of an MLP-Mixer): it has to be a value of
+    the program to be planned.
     """
     explicit = []
     for eqn in eqns:

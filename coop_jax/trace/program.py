@@ -1,4 +1,4 @@
-"""`Program`: a whole training step as one flat list of equations."""
+"""`Program`: a complete training step as one flat list of equations."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def writes(eqn: Any) -> list[Any]:
 
 
 def is_zero(atom: Any) -> bool:
-    """Is it a scalar zero that stands in the program itself?"""
+    """Whether an atom is a literal of the program and a scalar zero."""
     return isinstance(atom, Literal) and not np.shape(atom.val) and not np.any(atom.val)
 
 

@@ -1,7 +1,7 @@
 """Purity: which equations may be merged, run again, left out or moved, and why.
 
-A plan is only as right as this table. An equation of a primitive that stands in none of
-its classes, or that is not JAX's or ours though its name is, gets no permission: it runs
+A plan is only as correct as this table. An equation gets no permission if its primitive
+is in none of the classes, or has the name of one of JAX's or ours and is another: it runs
 as often as it is written, in the order in which it is written.
 
 JAX's effects come first: an equation that has one gets no permission either. They are not
@@ -23,14 +23,15 @@ class Purity:
 
     Attributes:
         reason: why it has its permissions, or lacks them.
-        may_merge: are two with equal operands and parameters one?
-        may_run_again: may a recomputation evaluate it another time?
-        may_vanish: may it be left out where nothing reads its results?
-        may_move: may it change places with others that no value connects it to?
-        is_call: is it what it calls? Without a jaxpr to look into it gets no permission.
-        is_opaque: does its jaxpr describe a kernel, of which its effects say everything?
-        is_local: inside of a call, may it do all that? What is left of it outside of the
-            call is an effect of the call.
+        may_merge: whether two with equal operands and parameters may become one.
+        may_run_again: whether a recomputation may evaluate it another time.
+        may_vanish: whether it may be left out where nothing reads its results.
+        may_move: whether it may change places with others that no value connects it to.
+        is_call: it has the permissions that its jaxprs have. Without a jaxpr it gets none.
+        is_opaque: its jaxpr describes a kernel, and its effects are complete: the jaxpr is
+            not looked into.
+        is_local: whether it has all permissions inside of a call. What it does outside of
+            the call is an effect of the call.
     """
 
     reason: str
@@ -129,7 +130,7 @@ _CLASSES: tuple[tuple[Purity, str], ...] = (
         "bcoo_transpose bcsr_dot_general bcsr_extract bcsr_fromdense bcsr_todense "
         "coo_fromdense coo_matmat coo_matvec coo_spmm coo_spmv coo_todense csr_fromdense "
         "csr_matmat csr_matvec csr_spmm csr_spmv csr_todense spsolve todense "
-        # The operand itself, elsewhere, in another type or with a name.
+        # The operand on another device, in another type or with a name.
         "consume device_put from_edtype layout_constraint name "
         "optimization_barrier preduced "
         "pvary reduced_vary_cast reduced_vary_cast_p relayout reshard shard_alike "
@@ -191,29 +192,29 @@ CLASS_OF: dict[str, Purity] = {
 
 def class_of(primitive: Any) -> Purity:
     """The class of a primitive: by its name, if it is JAX's own or ours."""
-    # Another library's, or one of kernels, may have the name of one that we know.
+    # A primitive of another library, or of kernels, may have the name of a known one.
     if not _compat.is_of_programs(primitive):
         return UNKNOWN
     return CLASS_OF.get(primitive.name, UNKNOWN)
 
 
 def may_merge(eqn: Any) -> bool:
-    """Do equal operands make it equal to another one?"""
+    """Whether the equation may be merged with an equal one."""
     return _has(eqn, "may_merge")
 
 
 def may_run_again(eqn: Any) -> bool:
-    """May a recomputation evaluate this equation another time?"""
+    """Whether a recomputation may evaluate the equation another time."""
     return _has(eqn, "may_run_again")
 
 
 def may_vanish(eqn: Any) -> bool:
-    """May it be left out where nothing reads its results?"""
+    """Whether the equation may be left out where nothing reads its results."""
     return _has(eqn, "may_vanish")
 
 
 def may_move(eqn: Any) -> bool:
-    """May it change places with others that no value connects it to?"""
+    """Whether the equation may change places with others that no value connects it to."""
     return _has(eqn, "may_move")
 
 
@@ -234,8 +235,11 @@ def _has_class(eqn: Any, permission: str) -> bool:
 
 
 def _has_inside(eqn: Any, permission: str) -> bool:
-    """Of an equation that is called; what it does to references and named axes that
-    others see is an effect of the call, too."""
+    """Whether an equation of a called jaxpr has a permission.
+
+    What it does to references and named axes outside of the call is also an effect of the
+    call.
+    """
     if not all(map(_compat.is_effect_on_operands, eqn.effects)):
         return False
     return class_of(eqn.primitive).is_local or _has_class(eqn, permission)
@@ -249,7 +253,7 @@ def _called(eqn: Any) -> Iterator[Any]:
 
 
 def _says_side_effects(eqn: Any) -> bool:
-    """Does a kernel say to its compiler, and not to JAX, that it is no function?
+    """Whether a kernel declares side effects to its compiler, but not to JAX.
 
     Kernels of several devices have to be run by all of them equally often.
     """

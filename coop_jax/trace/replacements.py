@@ -1,4 +1,4 @@
-"""Replacements: primitives of coop_jax that stand in the place of one of JAX's.
+"""Replacements: primitives of coop_jax that each replace one of JAX's.
 
 A backend may evaluate an equation in its own way (`backends.cpu.pool_gradient`). Costs,
 names in reports and comparisons are those of the equation as the user wrote it.
@@ -15,11 +15,11 @@ from coop_jax.base._compat import Primitive
 
 @dataclasses.dataclass(frozen=True)
 class Replacement:
-    """What is known of a primitive that replaces another one.
+    """Properties of a primitive that replaces another one.
 
     Attributes:
         replaces: the primitive of JAX, which takes the same parameters.
-        scratch_bytes: of an equation: bytes that it needs beside operands and results.
+        scratch_bytes: gives the bytes that an equation needs beside operands and results.
     """
 
     replaces: Primitive
@@ -30,16 +30,16 @@ _REPLACEMENTS: dict[Primitive, Replacement] = {}
 
 
 def register(primitive: Primitive, replacement: Replacement) -> None:
-    """Make a replacement known; once, by the module that defines the primitive."""
+    """Register a replacement; once, by the module that defines the primitive."""
     _REPLACEMENTS[primitive] = replacement
 
 
 def replacement_of(eqn: Any) -> Replacement | None:
-    """The replacement that an equation is, or None."""
+    """The replacement whose primitive an equation has, or None."""
     return _REPLACEMENTS.get(eqn.primitive)
 
 
 def original(eqn: Any) -> Any:
-    """The equation that was replaced; others as they are."""
+    """The equation that this one replaces; an equation that replaces none, unchanged."""
     replacement = replacement_of(eqn)
     return eqn if replacement is None else eqn.replace(primitive=replacement.replaces)

@@ -1,1 +1,1 @@
-"""What XLA says: modules, buffers, layouts and bytes of a compiled step; absent devices."""
+"""XLA: modules, buffers, layouts and bytes of a compiled step; absent devices."""

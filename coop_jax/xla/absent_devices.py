@@ -37,13 +37,13 @@ _lock = threading.RLock()
 
 
 def named_device(name: str) -> Any:
-    """The JAX device that a target's name stands for.
+    """The JAX device of a target's name.
 
     Arguments:
         name: `"cpu"`, or a row of the table in `coop_jax.targets`.
 
     Returns:
-        This machine's CPU device; for all others one that can only be compiled for.
+        This machine's CPU device; for all other names an absent device.
 
     Raises:
         ValueError: if the name is not in the table.
@@ -145,7 +145,7 @@ def _tpu_device(target: Target) -> Any:
     with _environment("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"):
         topology = topologies.get_topology_desc(
             platform="tpu",
-            chips_per_host_bounds=(1, 1, 1),  # libtpu of JAX 0.10: four, unless told
+            chips_per_host_bounds=(1, 1, 1),  # libtpu of JAX 0.10: four by default
             **_TPU_TOPOLOGIES[target.name],
         )
     return topology.devices[0]

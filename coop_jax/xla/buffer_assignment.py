@@ -1,11 +1,11 @@
-"""Buffer assignment: what XLA stores of a compiled program, and where.
+"""Buffer assignment: the values of a compiled program that XLA stores, and where.
 
 XLA publishes, for every executable, the optimized module (`HloModuleProto`) and, unless
-it compiled for a device that is not there, what it stores where
-(`BufferAssignmentProto`). The few fields needed here are
-decoded by hand, so that no protobuf package is required. Compared with reading the HLO
-text, this gives the exact buffers, sizes and addresses, and needs no grammar. Where only
-the module is published, its schedule says what is stored (`xla.buffers_from_schedule`).
+it compiled for an absent device, the buffer assignment (`BufferAssignmentProto`). The few
+fields needed here are decoded by hand, so that no protobuf package is required. Compared
+with reading the HLO text, this gives the exact buffers, sizes and addresses, and needs no
+grammar. Where only the module is published, the buffers follow from its schedule
+(`xla.buffers_from_schedule`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class StoredModule:
         roots: root instruction id by computation id.
         entry: id of the entry computation.
         schedule: instructions of the entry computation in execution order.
-        buffers: everything that XLA stores.
-        unlisted_bytes: what XLA's temporaries take beyond them.
+        buffers: all buffers that XLA lists.
+        unlisted_bytes: bytes of XLA's temporaries beyond them.
     """
 
     instructions: dict[int, Instruction]
@@ -102,7 +102,7 @@ def assigned_buffers(compiled: Any, module: HloModule) -> tuple[StoredBuffer, ..
 
 
 def temporary_addresses(compiled: Any, module: HloModule) -> dict[tuple[int, Index], int]:
-    """Where temporaries lie, by instruction and shape index, as far as XLA says so."""
+    """Addresses of temporaries, by (instruction, shape index), where XLA publishes them."""
     return {
         (buffer.instruction, buffer.shape_index): buffer.offset
         for buffer in assigned_buffers(compiled, module)
@@ -111,7 +111,7 @@ def temporary_addresses(compiled: Any, module: HloModule) -> dict[tuple[int, Ind
 
 
 def has_assignment(compiled: Any) -> bool:
-    """Does the platform say of this executable what is stored where?"""
+    """Whether the platform publishes the buffer assignment of this executable."""
     return bool(_assignment(compiled))
 
 

@@ -1,13 +1,13 @@
-"""Buffers from schedule: what is stored, where XLA publishes no buffer assignment.
+"""Buffers from schedule: the stored values, where XLA publishes no buffer assignment.
 
-For a device that is not there, XLA publishes the optimized module with its schedule and
-with the layout of every value, but not its buffer assignment. Nearly all of that follows:
-every instruction of the schedule defines a buffer, except those that only pass on what
-their operands hold; the layout says in which memory it lies and how much its tiles take
-there. Only the addresses are lost.
+For an absent device, XLA publishes the optimized module with its schedule and with the
+layout of every value, but not its buffer assignment. Nearly all of the assignment follows
+from the module: every instruction of the schedule defines a buffer, except those that only
+pass on the buffers of their operands; the layout gives the memory in which it lies and the
+bytes of its tiles there. Only the addresses are lost.
 
-A value that XLA keeps in the chip's own vector memory takes no main memory and is
-yielded with no bytes: it is stored, at no cost, as long as it is not kept for long.
+A value that XLA keeps in VMEM takes no main memory and is yielded with no bytes: it is
+stored, at no cost, as long as it is not kept for long.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _FORWARDS = frozenset("bitcast opt-barrier add-dependency domain async-update".s
 # Of these the called computations run in memory of their own; a fusion's do not.
 _RUNS_NESTED = frozenset("while conditional call".split())
 _MOVES = frozenset("copy copy-start".split())
-# The part of an asynchronous start that holds its results: (operands, results, ...), but
-# (result, operand, context) of a copy.
+# The part of an asynchronous start's shape that holds its results: (operands, results,
+# ...) in general, (result, operand, context) for a copy.
 _RESULT_PART = {"copy": (0,)}
 
 
@@ -39,13 +39,13 @@ _RESULT_PART = {"copy": (0,)}
 class StoredBuffer:
     """A value that XLA keeps in memory.
 
-    `kind` says in which allocation: `"temp"`, `"output"` (an output that no argument
+    `kind` is the allocation it lies in: `"temp"`, `"output"` (an output that no argument
     shares), `"argument"` (arguments and the outputs that take them over) or `"other"`.
     `value_sizes` are the bytes that the value may have in the program, likeliest first,
-    where they are not `size_bytes`: tiles are padded, and what only matrix products read
-    is kept in half precision. `lifetime` counts the instructions that it is kept for, 0
-    if that is not known. `near_bytes` is what a value takes that lies in the chip's own
-    memory, and would take in main memory.
+    where they are not `size_bytes`: tiles are padded, and a value that only matrix
+    products read is bfloat16-narrowed. `lifetime` is its live range in
+    instructions, 0 if that is not known. `near_bytes` is the size of a value that lies in
+    VMEM, and that it would have in main memory.
     """
 
     instruction: int
@@ -60,7 +60,7 @@ class StoredBuffer:
 
 @dataclasses.dataclass(slots=True)
 class Value:
-    """One buffer's content: what defines it, and the values whose memory it shares.
+    """One buffer's content: its instruction, and the value whose memory it shares.
 
     `storage` is the first value that lies there; `bytes` 0 outside of main memory,
     `near_bytes` 0 inside.
@@ -95,7 +95,7 @@ def stored_buffers(module: HloModule) -> tuple[StoredBuffer, ...]:
 
 
 def kinds_of_storage(module: HloModule, flow: Flow) -> dict[int, str]:
-    """Whose memory a storage is, by its `id`; temporaries are missing."""
+    """The kind of memory of every storage, by its `id`; temporaries are left out."""
     kinds: dict[int, str] = {}
     for index, value in flow.held[module.roots[module.entry]].items():
         is_aliased = index in module.aliased_outputs
@@ -125,7 +125,7 @@ def _entry_buffers(module: HloModule, flow: Flow) -> Iterator[StoredBuffer]:
 
 
 def _nested_buffers(module: HloModule, computation: int) -> Iterator[StoredBuffer]:
-    """What a loop's body or a branch needs besides its operands and results."""
+    """The buffers of a loop's body or a branch besides its operands and results."""
     flow = Flow(module, computation)
     passed = {id(v.root()) for v in flow.held[module.roots[computation]].values()}
     for value in flow.values:
@@ -144,9 +144,10 @@ class Flow:
 
     Attributes:
         sequence: the computation's instructions in execution order.
-        values: everything defined, in execution order.
+        values: all values defined, in execution order.
         held: by instruction and shape index, the value there.
-        last_read: when a value is read last, by its `id`; results: after the end.
+        last_read: position in `sequence` of the last instruction that reads a value, by the
+            value's `id`; for results, the length of `sequence`.
 
     `places` are addresses, by instruction and shape index, where XLA publishes them.
     """
@@ -170,7 +171,7 @@ class Flow:
                 self._share_places(number, module.instructions[number], places)
 
     def origin(self, value: Value) -> Value:
-        """Where a value was computed, if XLA has only moved it since."""
+        """The value that was computed, if XLA has only moved it since."""
         while True:
             instruction = self._module.instructions[value.instruction]
             if instruction.op_name or instruction.opcode not in _MOVES:
@@ -229,7 +230,7 @@ class Flow:
         return last
 
     def _share(self, number: int, instruction: Instruction) -> None:
-        """Results that lie where an operand lay: known in advance, or noted by XLA."""
+        """Let results share their operand's storage: by opcode, or where XLA noted it."""
         results = self.held[number]
         for index, operand, operand_index in _shared(instruction, results):
             if operand >= len(instruction.operands):
@@ -247,7 +248,7 @@ class Flow:
         instruction: Instruction,
         places: Mapping[tuple[int, Index], Any],
     ) -> None:
-        """Results that lie where an operand of the same size lay, by their addresses."""
+        """Let results share the storage of an operand with their size and their address."""
         sources = {
             (places.get((value.instruction, value.index)), value.bytes): value
             for operand in instruction.operands
@@ -290,7 +291,7 @@ def _shared(
 
 
 def _nested(module: HloModule, computation: int) -> list[int]:
-    """Computations that its instructions run as programs of their own."""
+    """Ids of the computations that a computation's instructions run as programs."""
     return [
         called
         for number in _sequence(module, computation)
@@ -300,7 +301,10 @@ def _nested(module: HloModule, computation: int) -> list[int]:
 
 
 def _sequence(module: HloModule, computation: int) -> tuple[int, ...]:
-    """In execution order; computations without a schedule are listed in such an order."""
+    """Instruction ids in execution order.
+
+    Computations without a schedule are listed in such an order.
+    """
     scheduled = module.sequences.get(computation)
     if scheduled:
         return scheduled

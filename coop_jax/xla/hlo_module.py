@@ -1,7 +1,7 @@
 """HLO module: XLA's optimized program, decoded from its protocol buffer.
 
 Field numbers are stable (openxla/xla, `xla/service/hlo.proto`); only the fields that
-say what is stored are decoded.
+the stored values follow from are decoded.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Instruction:
     """One HLO instruction.
 
     Attributes:
-        computation: id of the computation it stands in.
+        computation: id of the computation that contains it.
         shape: its shape, still encoded (`xla.ShapeProto`).
-        tuple_index: which element a get-tuple-element takes.
-        backend_config: what the platform's own passes noted, text or bytes.
+        tuple_index: the element that a get-tuple-element takes.
+        backend_config: notes of the platform's own passes, text or bytes.
         aliasing: results that share an operand's memory, still encoded.
     """
 

@@ -1,4 +1,4 @@
-"""Liveness: what a compiled step keeps alive while it runs, and how XLA packs that."""
+"""Liveness: live bytes of a compiled step, and the heap that XLA packs them into."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def live_bytes(
     module: HloModule,
     places: Mapping[tuple[int, Index], Any] = MappingProxyType({}),
 ) -> np.ndarray:
-    """Bytes of temporaries alive at every instruction of a scheduled module's entry.
+    """Live bytes of temporaries, int64[instructions of a scheduled module's entry].
 
     Arguments:
         places: addresses, by instruction and shape index, where XLA publishes them:
-            results that lie where an operand lay are no memory of their own.
+            results at the address of an operand take no memory of their own.
     """
     return _live_bytes(Flow(module, module.entry, places), module)
 
@@ -35,7 +35,7 @@ def _live_bytes(flow: Flow, module: HloModule) -> np.ndarray:
 
 
 def copied_arguments_bytes(module: HloModule) -> int:
-    """Bytes of the copies of arguments that are there when most is alive."""
+    """Bytes of the copies of arguments that are alive at the peak of the live bytes."""
     flow = Flow(module, module.entry)
     peak = int(_live_bytes(flow, module).argmax())
     when = {number: at for at, number in enumerate(flow.sequence)}
@@ -63,13 +63,13 @@ def _is_copied_argument(module: HloModule, number: int) -> bool:
 
 
 def heap_bytes(module: HloModule, *, alignment: int = HEAP_ALIGNMENT) -> int:
-    """What the temporaries of a scheduled module need, as XLA packs them."""
+    """Bytes of heap that the temporaries of a scheduled module need, as XLA packs them."""
     spans = _spans(Flow(module, module.entry), module)
     return _ext.xla_heap_bytes(*spans, alignment=alignment)
 
 
 def _spans(flow: Flow, module: HloModule) -> np.ndarray:
-    """First and last instruction, and bytes, of everything that temporaries lie in."""
+    """int64[3, n]: first and last instruction and bytes of the storages of temporaries."""
     kinds = kinds_of_storage(module, flow)
     when = {number: at for at, number in enumerate(flow.sequence)}
     spans: dict[int, list[int]] = {}  # By storage.

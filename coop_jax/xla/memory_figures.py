@@ -1,4 +1,4 @@
-"""Memory figures: what XLA says a compiled step needs on one device."""
+"""Memory figures: XLA's own bytes of a compiled step on one device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-# XLA:TPU compiles nothing that exceeds the chip's memory, but says what it would need.
+# XLA:TPU compiles nothing that exceeds the chip's memory; the error has the bytes.
 _REFUSED = (
     re.compile(r"HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds"),  # arguments included
     re.compile(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm"),
@@ -24,7 +24,7 @@ class MemoryFigures:
     Attributes:
         argument_bytes, output_bytes: buffers of arguments and results.
         alias_bytes: results that take over the memory of donated arguments.
-        temp_bytes: everything in between.
+        temp_bytes: temporaries.
     """
 
     argument_bytes: int
@@ -34,12 +34,12 @@ class MemoryFigures:
 
     @property
     def fixed_bytes(self) -> int:
-        """What no plan can change: arguments and results, counted once."""
+        """Bytes that no plan can change: arguments and results, counted once."""
         return self.argument_bytes + self.output_bytes - self.alias_bytes
 
     @property
     def total_bytes(self) -> int:
-        """What the budget is compared with.
+        """Bytes that the budget is compared with.
 
         Added up from the parts: on CPU, XLA's `peak_memory_in_bytes` leaves the
         temporaries out (JAX 0.10 and 0.12).
@@ -48,7 +48,7 @@ class MemoryFigures:
 
 
 def memory_figures(compiled: Any) -> MemoryFigures:
-    """Read the figures off a `jax.stages.Compiled`."""
+    """The figures of a `jax.stages.Compiled`."""
     analysis = compiled.memory_analysis()
     if analysis is None:
         raise NotImplementedError(
@@ -65,22 +65,23 @@ def memory_figures(compiled: Any) -> MemoryFigures:
 
 
 def compile_measured(compile_step: Callable[[], Any]) -> tuple[Any, int]:
-    """Compile, and say what the step needs.
+    """Compile a step and measure its bytes.
 
     Arguments:
-        compile_step: returns a `jax.stages.Compiled`, or an object that
-            answers like one and has `is_refused`.
+        compile_step: returns a `jax.stages.Compiled`, or an object with the same
+            methods and `is_refused`.
 
     Returns:
-        What it returns with XLA's figure for it in bytes; None with what XLA says the
-        step would need, if it refuses to compile what the device cannot hold.
+        The result of `compile_step` and XLA's figure for it in bytes; or None and the
+        bytes that the step would need, if XLA refuses to compile it because the device
+        cannot hold it.
     """
     compiled, total_bytes = _compile(compile_step)
     return (None if _is_refused(compiled) else compiled), total_bytes
 
 
 def compile_to_read(compile_step: Callable[[], Any]) -> Any:
-    """Compile, to read what XLA stores; None if it refuses, and does not say that."""
+    """Compile, to read the stored values; None if XLA refuses and publishes none."""
     return _compile(compile_step)[0]
 
 
@@ -96,7 +97,7 @@ def _compile(compile_step: Callable[[], Any]) -> tuple[Any, int]:
 
 
 def _is_refused(compiled: Any) -> bool:
-    """A step compiled as far as its buffers says so; what was compiled is not refused."""
+    """Whether a step was compiled only up to its buffers and was refused then."""
     return getattr(compiled, "is_refused", False)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Every field of a message: its number, and an integer or the bytes it holds."""
+    """Every field of a message: its number, and its value, an integer or bytes."""
     at, end = 0, len(data)
     while at < end:
         key, at = _varint(data, at)
@@ -32,7 +32,7 @@ def fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def integers(value: int | bytes) -> list[int]:
-    """A repeated integer field: one number, or several packed into bytes."""
+    """The integers of a repeated field: one number, or several packed into bytes."""
     if isinstance(value, int):
         return [value]
     numbers, at = [], 0

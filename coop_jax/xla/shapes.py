@@ -1,4 +1,4 @@
-"""Shapes: the arrays in an encoded shape, how they are laid out, and their bytes."""
+"""Shapes: the arrays in an encoded shape, their layouts and their bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHAPE_ELEMENT_TYPE, _SHAPE_DIMENSIONS, _SHAPE_TUPLE, _SHAPE_LAYOUT = 2, 3, 4, 5
 _LAYOUT_MINOR_TO_MAJOR, _LAYOUT_TILES, _TILE_DIMENSIONS = 1, 6, 1
 _LAYOUT_ELEMENT_BITS, _LAYOUT_MEMORY_SPACE = 7, 8
 
-# xla.PrimitiveType: bits of an element; what is not here (tuples, tokens) has none.
+# xla.PrimitiveType: bits of an element; any other type (tuples, tokens) has none.
 _BITS = {
     **dict.fromkeys((30, 31), 1),  # s1, u1
     **dict.fromkeys((26, 27), 2),
@@ -43,7 +43,7 @@ def leaves(shape: bytes, index: Index = ()) -> Iterator[tuple[Index, bytes]]:
 
 
 def is_tuple_shape(shape: bytes) -> bool:
-    """Are its buffers a table of addresses and the elements?"""
+    """Whether its buffers are a table of addresses and the elements."""
     return any(
         field == _SHAPE_TUPLE or (field == _SHAPE_ELEMENT_TYPE and value == _TUPLE)
         for field, value in fields(shape)
@@ -66,8 +66,11 @@ def dimensions_of(array: bytes) -> tuple[int, ...]:
 
 
 def sizes_of(shape: bytes) -> tuple[int, int, tuple[int, ...]]:
-    """Bytes of an array in main memory, outside of it, and those the program's value may
-    have."""
+    """Bytes of an array: in main memory, in other memory such as VMEM, and in the program.
+
+    Either of the first two is 0. The third is a tuple, the likeliest first: a bfloat16
+    array may hold a float32 value.
+    """
     kind, dimensions, layout = 0, [], b""
     for field, value in fields(shape):
         if field == _SHAPE_ELEMENT_TYPE:
@@ -96,7 +99,7 @@ def sizes_of(shape: bytes) -> tuple[int, int, tuple[int, ...]]:
 def tiled(dimensions: list[int], tiles: list[list[int]]) -> list[int]:
     """Dimensions, major first, padded to whole tiles.
 
-    A tile splits the last dimensions; the next one splits what the first has left.
+    A tile splits the last dimensions; the next one splits the result of the first.
     """
     for tile in tiles:
         padded = [1] * max(0, len(tile) - len(dimensions)) + dimensions
