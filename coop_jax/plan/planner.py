@@ -106,7 +106,7 @@ def expected_bytes(graph: StepGraph, schedule: Schedule, options: PlanOptions) -
     of packing needs for the plan's live ranges. XLA's live ranges differ from the plan's in
     detail, and packing is sensitive to detail: XLA needed all of the difference for some of
     the tightest plans, nothing of it for others. With a larger budget there is hardly any
-    difference. XLA:TPU packs otherwise: `heap.expected_heap_bytes`.
+    difference. XLA:TPU packs otherwise: `backends.tpu.heap.expected_heap`.
     """
     needed = needed_bytes(schedule, options)
     if not _packed_by_xla(options):
