@@ -85,6 +85,7 @@ def run_in_a_process(code, directory, *, by_environment=True):
     return json.loads(ran.stdout)
 
 
+@pytest.mark.slow
 def test_processes_that_share_a_cache_plan_the_same(tmp_path):
     """Cold and warm, planned before or after the step was jitted, the cache given by the
     environment or in the process, after it was decided whether it is used."""

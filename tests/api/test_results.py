@@ -53,7 +53,11 @@ def nudged(state, dtype):
     "dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize(
-    "name", ["transformer", "convnet", pytest.param("mixer", marks=pytest.mark.slow)]
+    "name",
+    [
+        "transformer",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("convnet", "mixer")),
+    ],
 )
 def test_losses_over_20_steps(name, dtype):
     problem = PROBLEMS[name](jnp.dtype(dtype))

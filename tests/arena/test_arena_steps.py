@@ -41,16 +41,9 @@ def losses(step, problem):
     return found
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "transformer",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("convnet", "mixer")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", PROBLEMS)
 def test_twenty_losses_are_the_same(name, dtype):
     """As of the step as written, and of the same budget without an arena."""
     problem = PROBLEMS[name](jnp.dtype(dtype))
