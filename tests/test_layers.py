@@ -101,12 +101,9 @@ def test_imports_go_downwards(module):
 
 def test_there_are_no_cycles():
     graph = {module: set(imports(module)) - {module} for module in MODULES}
-    tuple(graphlib.TopologicalSorter(graph).static_order())  # Raises CycleError.
-
-
-def test_a_cycle_would_be_found():
-    with pytest.raises(graphlib.CycleError):
-        tuple(graphlib.TopologicalSorter({"a": {"b"}, "b": {"a"}}).static_order())
+    order = tuple(graphlib.TopologicalSorter(graph).static_order())  # Or CycleError.
+    assert set(order) >= set(MODULES)
+    assert order.index("base._compat") < order.index("pipeline")
 
 
 def compared_platforms(module: str) -> int:
