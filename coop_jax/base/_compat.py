@@ -143,8 +143,22 @@ def new_var(aval: Any) -> Any:
     return Var(aval)
 
 
+def struct_of(aval: Any) -> jax.ShapeDtypeStruct:
+    """What `jax.make_jaxpr` takes for an operand of a type."""
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
 def jaxpr_as_fun(closed: Any):
     return jex.jaxpr_as_fun(closed)
+
+
+def scan_sizes(eqn: Any) -> tuple[int, int]:
+    """The numbers of constants and of carried values of a `scan` equation."""
+    params = eqn.params
+    if "num_consts" in params:  # before JAX 0.12
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
 
 
 def is_array(aval: Any) -> bool:

@@ -75,6 +75,33 @@ def flatten(
     )
 
 
+def inlined(
+    run: Callable[..., Sequence[Any]], operands: Sequence[Any], like: Any
+) -> tuple[list[Any], list[tuple[Any, Any]], list[Any]]:
+    """A function of operands as equations of a program.
+
+    Arguments:
+        run: the function, of arrays.
+        operands: variables or literals of the program.
+        like: an equation whose name scopes and source line the new ones get.
+
+    Returns:
+        The equations; the constants that they read, with their variables; the results.
+    """
+    inliner = _Inliner(None)
+    closed = jax.make_jaxpr(run)(*(_compat.struct_of(v.aval) for v in operands))
+    jaxpr, consts = _compat.open_jaxpr(closed)
+    info = like.source_info
+
+    def as_like(eqn: Any) -> Any:
+        return _compat.nest_source_info(info, eqn.source_info).replace(
+            traceback=info.traceback
+        )
+
+    results = inliner.inline(jaxpr, operands, consts, as_like)
+    return inliner.eqns, inliner.constants, results
+
+
 class _Inliner:
     """Appends the equations of nested calls to one list, renaming variables."""
 

@@ -1,0 +1,144 @@
+"""Emission: planned pairs of loops as a program.
+
+Each part of a pair is a loop of its own. A loop that has all iterations to itself reads and
+writes stacks as any `scan` does. Several read the whole stacks at an offset, and write
+whole stacks in place, so that no stack is sliced or concatenated: XLA then needs for them
+what it needs for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from coop_jax.base._compat import DropVar, Literal
+from coop_jax.loops.part_body import PartBody, backward_body, forward_body
+from coop_jax.loops.parts import Part, PlannedPair
+from coop_jax.loops.run_parts import run_parts
+from coop_jax.trace.cse import without_dead
+from coop_jax.trace.inline import inlined
+from coop_jax.trace.program import Program
+
+Inline = Callable[[Callable[..., Any], Sequence[Any]], list[Any]]
+"""Puts a function of operands into the program; returns its results."""
+
+
+def with_planned_pairs(program: Program, planned: Sequence[PlannedPair]) -> Program:
+    """The program with pairs of loops in place of those that were planned."""
+    emitters: dict[int, Callable[[Any, Inline], dict[Any, Any]]] = {}
+    for pair in planned:
+        emitter = _Emitter(pair)
+        emitters[pair.iteration.pair.forward_index] = emitter.forward
+        emitters[pair.iteration.pair.backward_index] = emitter.backward
+    eqns: list[Any] = []
+    constants = list(zip(program.constvars, program.consts, strict=True))
+    renamed: dict[Any, Any] = {}
+
+    def read(atom: Any) -> Any:
+        return atom if isinstance(atom, Literal) else renamed.get(atom, atom)
+
+    for index, eqn in enumerate(program.eqns):
+        eqn = eqn.replace(invars=[read(v) for v in eqn.invars])
+        if index not in emitters:
+            eqns.append(eqn)
+            continue
+
+        def inline(run: Callable, operands: Sequence[Any], like: Any = eqn) -> list[Any]:
+            more, captured, results = inlined(run, operands, like)
+            eqns.extend(more)
+            constants.extend(captured)
+            return results
+
+        renamed |= emitters[index](eqn, inline)
+    outvars = [read(v) for v in program.outvars]
+    return Program(
+        tuple(v for v, _ in constants),
+        tuple(c for _, c in constants),
+        program.invars,
+        tuple(outvars),
+        tuple(without_dead(eqns, outvars)),
+        program.donated,
+        program.debug_info,
+    )
+
+
+class _Emitter:
+    """The two loops of a planned pair; `forward` is called before `backward`."""
+
+    def __init__(self, planned: PlannedPair) -> None:
+        self._iteration = planned.iteration
+        self._pair = planned.iteration.pair
+        self._parts = planned.parts
+        self._given: dict[Any, Any] = {}  # by variable of a body: operand or whole stack
+        self._own: list[list[Any]] = []  # by part: the stacks of what it keeps
+
+    def forward(self, eqn: Any, inline: Inline) -> dict[Any, Any]:
+        """Puts the forward loops in; returns the values that replace the results."""
+        loop = self._pair.forward
+        inputs = [*loop.body_consts, *loop.body_carry, *loop.body_entries]
+        self._given.update(zip(inputs, eqn.invars, strict=True))
+        bodies = [forward_body(self._iteration, part.retained) for part in self._parts]
+        results = self._put(loop, bodies, [[] for _ in self._parts], inline)
+        carried, results = results[: loop.num_carry], results[loop.num_carry :]
+        written = [
+            number
+            for number, stack in enumerate(loop.stacks_written)
+            if number not in self._pair.residuals
+        ]
+        whole, own = results[: len(written)], results[len(written) :]
+        for body in bodies:
+            self._own.append(own[: len(body.own_out)])
+            own = own[len(body.own_out) :]
+        stacks = [loop.stacks_written[number] for number in written]
+        entries = self._iteration.forward_results[loop.num_carry :]
+        values = [entries[number] for number in written]
+        self._given.update(
+            (value, stack)
+            for value, stack in zip(values, whole, strict=True)
+            if not isinstance(value, Literal)
+        )
+        return _bound([*eqn.outvars[: loop.num_carry], *stacks], [*carried, *whole])
+
+    def backward(self, eqn: Any, inline: Inline) -> dict[Any, Any]:
+        """Puts the backward loops in; returns the values that replace the results."""
+        loop = self._pair.backward
+        inputs = [*loop.body_consts, *loop.body_carry, *loop.body_entries]
+        self._given.update(zip(inputs, eqn.invars, strict=True))
+        bodies = [backward_body(self._iteration, part.retained) for part in self._parts]
+        results = self._put(loop, bodies, self._own, inline)
+        return _bound(eqn.outvars, results)
+
+    def _put(
+        self, loop: Any, bodies: list[PartBody], own: list[list[Any]], inline: Inline
+    ) -> list[Any]:
+        consts = list(dict.fromkeys(v for body in bodies for v in body.consts))
+        entries = list(dict.fromkeys(v for body in bodies for v in body.entries))
+        groups = [consts, loop.body_carry, entries]
+        operands = [self._given[v] for group in groups for v in group]
+        sizes = [len(group) for group in groups]
+        for part, _ in _in_order(self._parts, is_reversed=False):
+            sizes.append(len(own[part]))
+            operands += own[part]
+
+        def run(*values: Any) -> list[Any]:
+            rest, parted = list(values), []
+            for size in sizes:
+                parted.append(rest[:size])
+                rest = rest[size:]
+            given = dict(zip([*consts, *entries], [*parted[0], *parted[2]], strict=True))
+            return run_parts(loop, self._parts, bodies, given, parted[1], parted[3:])
+
+        return inline(run, operands)
+
+
+def _in_order(parts: Sequence[Part], *, is_reversed: bool) -> list[tuple[int, Part]]:
+    numbered = list(enumerate(parts))
+    return numbered[::-1] if is_reversed else numbered
+
+
+def _bound(outvars: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:
+    return {
+        var: value
+        for var, value in zip(outvars, values, strict=True)
+        if not isinstance(var, DropVar)
+    }

@@ -1,0 +1,117 @@
+"""Pairs: a loop with the later loop that reads what it stacks, one entry per iteration."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from coop_jax.base import _compat
+from coop_jax.base._compat import DropVar, Literal
+from coop_jax.loops.loop import Loop
+from coop_jax.trace.costs import aval_bytes
+from coop_jax.trace.program import Program, reads
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LoopPair:
+    """A forward loop and the backward loop that reads its residuals.
+
+    Attributes:
+        forward, backward: the two loops.
+        forward_index, backward_index: their places among the program's equations.
+        residuals: the stacks, by their number among those that `forward` writes, which
+            `backward` alone reads, and only entry by entry.
+    """
+
+    forward: Loop
+    backward: Loop
+    forward_index: int
+    backward_index: int
+    residuals: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        """The number of iterations."""
+        return self.forward.length
+
+
+def find_pairs(program: Program) -> list[LoopPair]:
+    """The pairs of loops of a program, in its order; every loop is in one pair at most."""
+    readers = _readers(program)
+    paired: set[int] = set()
+    pairs = []
+    for index, eqn in enumerate(program.eqns):
+        if index in paired or not _is_plannable(eqn):
+            continue
+        pair = _pair_of(program, index, readers, paired)
+        if pair is not None:
+            pairs.append(pair)
+            paired |= {index, pair.backward_index}
+    return pairs
+
+
+def _pair_of(
+    program: Program,
+    index: int,
+    readers: dict[Any, list[int]],
+    paired: set[int],
+) -> LoopPair | None:
+    """The pair of a forward loop with the loop that reads most of the bytes that it stacks
+    for one reader; None if there is none."""
+    forward = Loop.of(program.eqns[index])
+    bytes_read: collections.Counter[int] = collections.Counter()
+    residuals: dict[int, list[int]] = collections.defaultdict(list)
+    for number, stack in enumerate(forward.stacks_written):
+        of_stack = set(readers.get(stack, ()))
+        if isinstance(stack, DropVar) or len(of_stack) != 1:
+            continue
+        (reader,) = of_stack
+        if reader in paired or reader < 0 or not _is_plannable(program.eqns[reader]):
+            continue
+        backward = Loop.of(program.eqns[reader])
+        others = [*backward.consts, *backward.init]
+        if backward.length == forward.length and not _holds(others, stack):
+            bytes_read[reader] += aval_bytes(stack.aval)
+            residuals[reader].append(number)
+    if not bytes_read:
+        return None
+    ((reader, _),) = bytes_read.most_common(1)
+    backward = Loop.of(program.eqns[reader])
+    return LoopPair(forward, backward, index, reader, tuple(residuals[reader]))
+
+
+def _is_plannable(eqn: Any) -> bool:
+    """Whether the equation is a loop whose iterations may be planned."""
+    return (
+        eqn.primitive.name == "scan"
+        and eqn.params["length"] > 1
+        and not any(map(_is_unplannable, [*eqn.invars, *eqn.outvars]))
+    )
+
+
+def _is_unplannable(atom: Any) -> bool:
+    """Whether a value is no array (a reference, a token), or has its sharding in its type."""
+    return not _compat.is_array(atom.aval) or _compat.has_explicit_sharding(atom.aval)
+
+
+def _holds(atoms: list[Any], var: Any) -> bool:
+    return any(atom is var for atom in atoms)
+
+
+def _readers(program: Program) -> dict[Any, list[int]]:
+    """The equations that read every variable; -1 stands for the caller."""
+    readers: dict[Any, list[int]] = collections.defaultdict(list)
+    for var, index in _reads(program):
+        readers[var].append(index)
+    return readers
+
+
+def _reads(program: Program) -> Iterator[tuple[Any, int]]:
+    for index, eqn in enumerate(program.eqns):
+        for var in reads(eqn):
+            yield var, index
+    for var in program.outvars:
+        if not isinstance(var, Literal):
+            yield var, -1

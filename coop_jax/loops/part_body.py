@@ -1,0 +1,120 @@
+"""Part body: one iteration of one loop of a part, as a program."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from coop_jax.base import _compat
+from coop_jax.base._compat import Literal
+from coop_jax.loops.frontier import Retained
+from coop_jax.loops.iteration import Iteration
+from coop_jax.loops.loop import Loop
+from coop_jax.trace.cse import without_dead
+from coop_jax.trace.program import reads
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PartBody:
+    """One iteration of a loop, as a function of variables of the bodies as written.
+
+    Attributes:
+        run: the function of the values of `consts`, `carry`, `entries`, `own_in`; returns
+            what is carried, entries of the stacks that the loop writes as a whole, and
+            values for `own_out`, as one list.
+        consts: constants.
+        carry: carried values.
+        entries: entries of stacks of all iterations.
+        own_in: entries of the part's own stacks.
+        own_out: values that the part's own stacks are made of.
+        written: types of the stacks that the loop writes as a whole.
+    """
+
+    run: Callable[..., list[Any]]
+    consts: list[Any]
+    carry: list[Any]
+    entries: list[Any]
+    own_in: list[Any]
+    own_out: list[Any]
+    written: list[Any]
+
+
+def forward_body(iteration: Iteration, retained: Retained) -> PartBody:
+    """The forward body that stacks what is retained."""
+    pair = iteration.pair
+    loop = pair.forward
+    results = list(iteration.forward_results)
+    carried, stacked = results[: loop.num_carry], results[loop.num_carry :]
+    whole = [v for number, v in enumerate(stacked) if number not in pair.residuals]
+    own_out = own_values(iteration, retained)
+    body = _body(loop, iteration, iteration.forward, [*carried, *whole], [], own_out)
+    written = [
+        v.aval
+        for number, v in enumerate(loop.stacks_written)
+        if number not in pair.residuals
+    ]
+    return dataclasses.replace(body, written=written)
+
+
+def backward_body(iteration: Iteration, retained: Retained) -> PartBody:
+    """The backward body that reads what is retained and makes the rest again."""
+    eqns = [*retained.recomputed, *iteration.backward]
+    own_in = own_values(iteration, retained)
+    results = list(iteration.backward_results)
+    body = _body(iteration.pair.backward, iteration, eqns, results, own_in, [])
+    written = [v.aval for v in iteration.pair.backward.stacks_written]
+    return dataclasses.replace(body, written=written)
+
+
+def own_values(iteration: Iteration, retained: Retained) -> list[Any]:
+    """The retained values that take a stack of their own, in the order of the program."""
+    loop = iteration.pair.forward
+    elsewhere = {*loop.body.constvars, *loop.body_consts, *loop.body_entries}
+    elsewhere |= iteration.stacked_anyway.keys()
+    made = [v for eqn in iteration.forward for v in eqn.outvars]
+    in_order = [*loop.body_carry, *made]
+    return [v for v in in_order if v in retained.values and v not in elsewhere]
+
+
+def _body(
+    loop: Loop,
+    iteration: Iteration,
+    eqns: Iterable[Any],
+    results: list[Any],
+    own_in: list[Any],
+    own_out: list[Any],
+) -> PartBody:
+    pair = iteration.pair
+    eqns = without_dead(list(eqns), [*results, *own_out])
+    needed = {v for eqn in eqns for v in reads(eqn)}
+    needed |= {v for v in [*results, *own_out] if not isinstance(v, Literal)}
+    loops = {id(loop): loop, id(pair.forward): pair.forward}.values()
+
+    def among(variables: Iterable[Any]) -> list[Any]:
+        return [v for v in dict.fromkeys(variables) if v in needed]
+
+    made = {v for eqn in eqns for v in eqn.outvars}
+    carry = loop.body_carry
+    consts = among(v for each in loops for v in each.body_consts)
+    entries = among(v for each in loops for v in each.body_entries)
+    if loop is not pair.forward:
+        anyway = [v for v in iteration.stacked_anyway if v not in made]
+        known = {*consts, *entries, *own_in, *carry}
+        entries += [v for v in among(anyway) if v not in known]
+    constants = [
+        (v, c)
+        for body in (pair.forward.body, pair.backward.body)
+        for v, c in zip(body.constvars, body.consts, strict=True)
+        if v in needed
+    ]
+    closed = _compat.close_jaxpr(
+        [v for v, _ in constants],
+        [c for _, c in constants],
+        [*consts, *carry, *entries, *own_in],
+        [*results, *own_out],
+        eqns,
+        None,
+    )
+    run = _compat.jaxpr_as_fun(closed)
+    return PartBody(run, consts, carry, entries, own_in, own_out, [])

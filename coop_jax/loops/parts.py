@@ -1,0 +1,63 @@
+"""Parts: how the iterations of a pair are divided among choices of what is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from coop_jax.loops.frontier import Retained
+from coop_jax.loops.iteration import Iteration
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Part:
+    """Consecutive iterations that keep the same values.
+
+    Attributes:
+        start: the first of them, by its entry in the stacks.
+        count: how many.
+        retained: what they keep.
+    """
+
+    start: int
+    count: int
+    retained: Retained
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlannedPair:
+    """A pair of loops with its parts, which cover all iterations in order of entries."""
+
+    iteration: Iteration
+    parts: tuple[Part, ...]
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of all that is kept from the forward to the backward loop."""
+        return sum(part.count * part.retained.kept_bytes for part in self.parts)
+
+    @property
+    def seconds(self) -> float:
+        """Modelled time of recomputation, and of writing and reading what is kept."""
+        return sum(part.count * part.retained.seconds for part in self.parts)
+
+
+def mixture(
+    iteration: Iteration, more: Retained, less: Retained, num_less: int
+) -> PlannedPair:
+    """Some iterations at one choice and the others at another.
+
+    Those that keep less run first: their recomputation comes last, when the stacks of the
+    others are freed.
+
+    Arguments:
+        iteration: the iteration.
+        more, less: the choices.
+        num_less: the number of iterations at `less`.
+    """
+    forward = iteration.pair.forward
+    length, num_more = forward.length, forward.length - num_less
+    if forward.is_reversed:
+        parts = Part(0, num_more, more), Part(num_more, num_less, less)
+    else:
+        parts = Part(0, num_less, less), Part(num_less, length - num_less, more)
+    return PlannedPair(iteration, tuple(part for part in parts if part.count))

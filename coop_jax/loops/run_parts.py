@@ -1,0 +1,105 @@
+"""Run parts: a loop that is divided into parts, as `lax.scan`s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from coop_jax.loops.loop import Loop
+from coop_jax.loops.part_body import PartBody
+from coop_jax.loops.parts import Part
+
+
+def run_parts(
+    loop: Loop,
+    parts: Sequence[Part],
+    bodies: Sequence[PartBody],
+    given: Mapping[Any, Any],
+    init: Sequence[Any],
+    own: Sequence[Sequence[Any]],
+) -> list[Any]:
+    """The results of a loop whose parts have different bodies.
+
+    Arguments:
+        loop: the loop as written.
+        parts, bodies: the parts, in order of their entries, and the body of each.
+        given: by variable of the bodies, constants and stacks of all iterations.
+        init: the carried values before the loop.
+        own: for every part, the stacks that are its own.
+
+    Returns:
+        What is carried, the stacks of all iterations that the loop writes, and for every
+        part the stacks of its `own_out`.
+    """
+    run = _run_whole if len(parts) == 1 else _run_several
+    return run(loop, parts, bodies, given, list(init), own)
+
+
+def _run_whole(loop, parts, bodies, given, init, own) -> list[Any]:
+    (body,) = bodies
+    consts = [given[v] for v in body.consts]
+    num_carry = len(init)
+
+    def step(carry, entries):
+        results = body.run(*consts, *carry, *entries)
+        return results[:num_carry], results[num_carry:]
+
+    carry, stacks = lax.scan(
+        step,
+        init,
+        [*(given[v] for v in body.entries), *own[0]],
+        length=loop.length,
+        reverse=loop.is_reversed,
+        unroll=loop.unroll,
+    )
+    return [*carry, *stacks]
+
+
+def _run_several(loop, parts, bodies, given, init, own) -> list[Any]:
+    whole = [jnp.zeros(aval.shape, aval.dtype) for aval in bodies[0].written]
+    carried, own_out = init, [[] for _ in parts]
+    order = range(len(parts))
+    for number in reversed(order) if loop.is_reversed else order:
+        (carried, whole), own_out[number] = lax.scan(
+            _step_at_offset(bodies[number], given, len(init)),
+            (carried, whole),
+            (_indices(parts[number]), own[number]),
+            reverse=loop.is_reversed,
+            unroll=_unroll(loop, parts[number]),
+        )
+    return [*carried, *whole, *(stack for stacks in own_out for stack in stacks)]
+
+
+def _step_at_offset(body: PartBody, given: Mapping[Any, Any], num_carry: int) -> Any:
+    consts = [given[v] for v in body.consts]
+    num_written = len(body.written)
+
+    def step(state, read):
+        carry, whole = state
+        index, own_entries = read
+        entries = [
+            lax.dynamic_index_in_dim(given[v], index, 0, keepdims=False)
+            for v in body.entries
+        ]
+        results = body.run(*consts, *carry, *entries, *own_entries)
+        written = results[num_carry : num_carry + num_written]
+        whole = [
+            lax.dynamic_update_index_in_dim(stack, value, index, 0)
+            for stack, value in zip(whole, written, strict=True)
+        ]
+        return (results[:num_carry], whole), results[num_carry + num_written :]
+
+    return step
+
+
+def _indices(part: Part) -> Any:
+    return jnp.arange(part.start, part.start + part.count, dtype=jnp.int32)
+
+
+def _unroll(loop: Loop, part: Part) -> int:
+    """As many iterations at once as in the loop as written, if the part has so many."""
+    unroll = loop.length if loop.unroll is True else int(loop.unroll)
+    return max(1, min(unroll, part.count))
