@@ -36,16 +36,20 @@ from coop_jax.base.budget import format_bytes, resolve_budget
 from coop_jax.compile.as_written import (
     AsWritten,
     compile_both,
+    compile_tagged,
     predicted_fixed_bytes,
     unplanned_bytes,
 )
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.graph.stored_values import from_rules
+from coop_jax.loops.frontier import seconds_again
+from coop_jax.loops.menu import menu_of
 from coop_jax.plan.planner import PlanOptions, planner_options
-from coop_jax.report import Plan, planned_plan, unmodified_plan
+from coop_jax.report import Plan, planned_plan, unmodified_plan, with_loops
 from coop_jax.search.candidates import MAX_COMPILATIONS, Candidate, Measured
 from coop_jax.search.driver import BudgetSearch
+from coop_jax.search.loop_search import LoopSearch, PlannedLoops
 from coop_jax.search.placements import XLA_PLACES, Placing
 from coop_jax.search.problem import Problem, graphs_of
 from coop_jax.targets import target_of
@@ -65,7 +69,8 @@ class FittedStep:
         compiled: XLA's executable.
         jitted: the function of `jax.jit` that it was compiled from.
         plan: the plan.
-        candidate: the schedule with its program; None if the step is left as it is.
+        candidate: the schedule with its program; None if the step around its loops is left
+            as it is.
         books: number of the log of checked exchanges; None: they are not checked.
     """
 
@@ -78,7 +83,7 @@ class FittedStep:
     @property
     def is_unmodified(self) -> bool:
         """Whether the step fits as written."""
-        return self.candidate is None
+        return self.plan.is_unmodified
 
     def arena_stats(self) -> ArenaStats:
         """The copies of the last call of this step into and out of its arena."""
@@ -129,18 +134,87 @@ def fit_step(
         )
         return FittedStep(as_written.compiled, traced.jitted, plan)
     works_bytes = None if as_written.compiled is None else total_bytes
-    problem = _problem(
-        traced, planner, log, as_written.tagged, placing, works_bytes, caller
-    )
+    tagged = as_written.tagged
     del as_written, unmodified  # Their buffers are not needed while plans are compiled.
+    loops = _loop_search(traced, planner, total_bytes, log)
+    if loops is not None:
+        found_loops = loops.best(budget_bytes)
+        if found_loops is not None:
+            plan = _plan_of_loops(traced, found_loops, budget_bytes, total_bytes)
+            plan = _with_loops(plan, traced, loops, found_loops)
+            jitted = traced.jit(found_loops.program)
+            return FittedStep(found_loops.compiled, jitted, plan)
+    around, tagged = _around_loops(traced, tagged, loops)
+    problem = _problem(around, planner, log, tagged, placing, works_bytes, caller)
     search = BudgetSearch(problem)
     found = search.run(budget_bytes)
     assert found.compiled is not None, "a search returns what XLA compiles"
     assert found.total_bytes <= budget_bytes, "a search returns what keeps the budget"
     if isinstance(found.compiled, StepWithArena) and placing.books is not None:
         weakref.finalize(found.compiled, _ext.remove_arena_books, placing.books)
-    fitted = _fitted(traced, search, found, budget_bytes, total_bytes)
+    fitted = _fitted(around, search, found, budget_bytes, total_bytes)
+    if loops is not None:
+        plan = _with_loops(fitted.plan, traced, loops, loops.smallest())
+        fitted = dataclasses.replace(fitted, plan=plan)
     return dataclasses.replace(fitted, books=placing.books)
+
+
+def _loop_search(
+    traced: TracedStep,
+    planner: str | PlanOptions,
+    unmodified_bytes: int,
+    log: Callable[[str], None],
+) -> LoopSearch | None:
+    """The search for plans of the step's loops; None if it has no loops to plan, or the
+    planner is one of the paper's baselines, which know no loops."""
+    target = target_of(traced.device())
+    if planner_options(planner, target.alignment_bytes).policy != "search":
+        return None
+    menu = menu_of(traced.program, target)
+    if not menu.choices:
+        return None
+    return LoopSearch(
+        traced.program,
+        menu,
+        unmodified_bytes,
+        traced.num_devices(),
+        traced.compile,
+        log,
+    )
+
+
+def _around_loops(
+    traced: TracedStep, tagged: Any, loops: LoopSearch | None
+) -> tuple[TracedStep, Any]:
+    """The step that the straight line is planned of, and its compiled tagged program: the
+    loops keep the fewest bytes."""
+    if loops is None:
+        return traced, tagged
+    around = dataclasses.replace(traced, program=loops.smallest().program)
+    return around, compile_tagged(around)
+
+
+def _plan_of_loops(
+    traced: TracedStep, found: PlannedLoops, budget_bytes: int, unmodified_bytes: int
+) -> Plan:
+    plan = unmodified_plan(
+        traced.device(), budget_bytes, unmodified_bytes, _OF_UNMODIFIED, 0
+    )
+    return dataclasses.replace(
+        plan, predicted_bytes=found.predicted_bytes, measured_bytes=found.total_bytes
+    )
+
+
+def _with_loops(
+    plan: Plan, traced: TracedStep, loops: LoopSearch, found: PlannedLoops
+) -> Plan:
+    target = target_of(traced.device())
+    eqns = traced.program.eqns
+    step_seconds = sum(seconds_again(eqn, target) for eqn in eqns)
+    total_flops = sum(map(flops, eqns))
+    return with_loops(
+        plan, found.planned, step_seconds, total_flops, loops.num_compilations
+    )
 
 
 def fit_smallest(
@@ -150,9 +224,15 @@ def fit_smallest(
     unmodified: AsWritten,
 ) -> FittedStep:
     """The step of `fit_step` at the smallest budget that works."""
-    search = BudgetSearch(_problem(traced, planner, log, unmodified.tagged, XLA_PLACES))
+    loops = _loop_search(traced, planner, unmodified.total_bytes, log)
+    around, tagged = _around_loops(traced, unmodified.tagged, loops)
+    search = BudgetSearch(_problem(around, planner, log, tagged, XLA_PLACES))
     found = search.smallest(MAX_COMPILATIONS)
-    return _fitted(traced, search, found, found.total_bytes, unmodified.total_bytes)
+    fitted = _fitted(around, search, found, found.total_bytes, unmodified.total_bytes)
+    if loops is None:
+        return fitted
+    plan = _with_loops(fitted.plan, traced, loops, loops.smallest())
+    return dataclasses.replace(fitted, plan=plan)
 
 
 def _problem(

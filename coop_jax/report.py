@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from coop_jax.arena.layout import ArenaPlan
@@ -11,29 +12,19 @@ from coop_jax.base import _compat
 from coop_jax.base.budget import format_bytes
 from coop_jax.emit.segments import Segment
 from coop_jax.graph.step_graph import StepGraph
+from coop_jax.loops.loop_plan import (
+    LoopPlan,
+    Recomputation,
+    loop_lines,
+    loop_plan,
+    recomputation_lines,
+    recomputations_of,
+)
+from coop_jax.loops.parts import PlannedPair
 from coop_jax.plan.decoded import AnySchedule
 from coop_jax.search.candidates import Measured
 from coop_jax.targets import known_target, memory_bytes
 from coop_jax.trace.replacements import original
-
-_LINES_IN_REPORT = 5
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Recomputation:
-    """Recomputed work that comes from one line of the user's program.
-
-    Attributes:
-        source: file and line.
-        primitive: the JAX primitive that is evaluated again.
-        count: number of repeated evaluations in one step.
-        flops: floating point operations of all of them.
-    """
-
-    source: str
-    primitive: str
-    count: int
-    flops: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,8 +45,9 @@ class Plan:
         num_compilations: the number of compilations by XLA until this plan was accepted.
         num_fences: boundaries in the planned step.
         recomputations: recomputed work by source line, most operations first.
-        schedule: the planner's schedule, None if the step is left as it is.
+        schedule: the planner's schedule, None if the step around loops is left as it is.
         arena: the arena's layout; None with `placement="xla"`.
+        loops: the loops that are planned.
     """
 
     target: str
@@ -72,11 +64,12 @@ class Plan:
     recomputations: tuple[Recomputation, ...]
     schedule: AnySchedule | None
     arena: ArenaPlan | None = None
+    loops: tuple[LoopPlan, ...] = ()
 
     @property
     def is_unmodified(self) -> bool:
         """Whether the step fits as written: then it is not changed."""
-        return self.schedule is None
+        return self.schedule is None and not self.loops
 
     def _device(self) -> str:
         memory = self.target_bytes
@@ -109,14 +102,9 @@ class Plan:
                     f"{len(self.arena.stays)} stays, copies "
                     f"{format_bytes(self.arena.copied_bytes)} a step"
                 )
-            for item in self.recomputations[:_LINES_IN_REPORT]:
-                lines.append(
-                    f"    {item.count:4d} x {item.primitive} at {item.source}, "
-                    f"{item.flops:.3g} FLOPs"
-                )
-            hidden = len(self.recomputations) - _LINES_IN_REPORT
-            if hidden > 0:
-                lines.append(f"    and {hidden} more lines")
+            lines += recomputation_lines(self.recomputations, "    ")
+            for loop in self.loops:
+                lines += loop_lines(loop)
         lines.append(f"  compilations {self.num_compilations}")
         return "\n".join(lines)
 
@@ -180,6 +168,34 @@ def planned_plan(
         recomputations=again,
         schedule=chosen.schedule,
         arena=chosen.realized.arena,
+    )
+
+
+def with_loops(
+    plan: Plan,
+    planned: Sequence[PlannedPair],
+    step_seconds: float,
+    total_flops: int,
+    num_compilations: int,
+) -> Plan:
+    """A plan of a step whose loops are planned, too.
+
+    Arguments:
+        plan: the plan of the step around the loops.
+        planned: the pairs of loops.
+        step_seconds: modelled time of the step as written.
+        total_flops: floating point operations of the step as written.
+        num_compilations: the compilations that their search took.
+    """
+    again = [item for pair in planned for item in recomputations_of(pair)]
+    seconds = sum(pair.recompute_seconds for pair in planned)
+    return dataclasses.replace(
+        plan,
+        compute_overhead=plan.compute_overhead + seconds / step_seconds,
+        recomputed_flops=plan.recomputed_flops + sum(item.flops for item in again),
+        total_flops=total_flops,
+        num_compilations=plan.num_compilations + num_compilations,
+        loops=tuple(map(loop_plan, planned)),
     )
 
 

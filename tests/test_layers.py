@@ -18,6 +18,7 @@ LAYERS = (
     ("_ext",),
     ("base", "targets"),
     ("trace",),
+    ("loops",),
     ("xla",),
     ("graph",),
     ("plan",),

@@ -166,6 +166,11 @@ def is_array(aval: Any) -> bool:
     return isinstance(aval, jax.core.ShapedArray)
 
 
+def is_extended(aval: Any) -> bool:
+    """Whether the elements are of a type of JAX's own, such as random keys."""
+    return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
+
+
 def has_explicit_sharding(aval: Any) -> bool:
     """Whether the type's sharding is part of the program (explicit mesh axes)."""
     sharding = getattr(aval, "sharding", None)

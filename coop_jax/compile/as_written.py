@@ -38,14 +38,20 @@ def compile_both(traced: TracedStep) -> AsWritten:
     """The step as written and its tagged flat program, compiled side by side."""
     lowered = traced.lower_as_written()
     tagged = traced.lower(tag(traced.program))
-
-    def compile_tagged() -> Any:
-        return compile_to_read(lambda: traced.compile_afresh(tagged))
-
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        future = pool.submit(compile_tagged)
+        future = pool.submit(_compile_tagged, traced, tagged)
         compiled, total_bytes = compile_measured(lambda: traced.compile_lowered(lowered))
         return AsWritten(compiled, total_bytes, future.result())
+
+
+def compile_tagged(traced: TracedStep) -> Any:
+    """The flat program with the number of every equation as a name scope, compiled; None
+    where XLA refuses."""
+    return _compile_tagged(traced, traced.lower(tag(traced.program)))
+
+
+def _compile_tagged(traced: TracedStep, lowered: Any) -> Any:
+    return compile_to_read(lambda: traced.compile_afresh(lowered))
 
 
 def unplanned_bytes(tagged: Any, stored: StoredValues, *, of_plans: bool = False) -> int:

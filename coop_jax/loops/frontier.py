@@ -37,12 +37,14 @@ class Retained:
         kept_bytes: bytes per iteration.
         seconds: modelled time per iteration: recomputation, and writing and reading what
             is kept.
+        recompute_seconds: modelled time of recomputation alone.
         recomputed: the equations that the backward body runs again, in order.
     """
 
     values: frozenset[Any]
     kept_bytes: int
     seconds: float
+    recompute_seconds: float
     recomputed: tuple[Any, ...]
 
 
@@ -57,8 +59,11 @@ def frontier(iteration: Iteration, target: Target) -> list[Retained]:
     most_bytes, most_units = search.totals
     fastest = search.cheapest(1, most_bytes + 1)
     smallest = search.cheapest(most_units + 1, 1)
-    hull = [fastest, *search.between(fastest, smallest), smallest]
-    return [search.retained(point) for point in dict.fromkeys(hull)]
+    corners = [fastest]
+    for choice in (*search.between(fastest, smallest), smallest):
+        if choice.kept_bytes < corners[-1].kept_bytes:
+            corners.append(choice)
+    return [search.retained(corner) for corner in corners]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,14 +167,19 @@ class _Search:
             choice.values,
             choice.kept_bytes,
             choice.units / _UNITS_PER_SECOND,
+            sum(self._units[r] or 0 for r in choice.runs) / _UNITS_PER_SECOND,
             tuple(forward[r] for r in sorted(choice.runs)),
         )
 
 
 def _units(eqn: Any, target: Target) -> int:
-    """Time to run an equation again in the backward body."""
+    return int(seconds_again(eqn, target) * _UNITS_PER_SECOND)
+
+
+def seconds_again(eqn: Any, target: Target) -> float:
+    """Modelled time to run an equation again where its results are read."""
     if is_fusible(eqn):
-        return int(seconds([eqn], 0, 0, target) * _UNITS_PER_SECOND)
+        return seconds([eqn], 0, 0, target)
     read = sum(aval_bytes(v.aval) for v in eqn.invars if not isinstance(v, Literal))
     written = sum(aval_bytes(v.aval) for v in eqn.outvars)
-    return int(seconds([eqn], read, written, target) * _UNITS_PER_SECOND)
+    return seconds([eqn], read, written, target)

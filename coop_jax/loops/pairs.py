@@ -36,6 +36,16 @@ class LoopPair:
         """The number of iterations."""
         return self.forward.length
 
+    @property
+    def may_be_divided(self) -> bool:
+        """Whether its iterations may be loops of their own, which write into stacks of
+        zeros: there are none of random keys."""
+        return not any(
+            _compat.is_extended(stack.aval)
+            for loop in (self.forward, self.backward)
+            for stack in loop.stacks_written
+        )
+
 
 def find_pairs(program: Program) -> list[LoopPair]:
     """The pairs of loops of a program, in its order; every loop is in one pair at most."""

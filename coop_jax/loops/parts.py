@@ -40,6 +40,11 @@ class PlannedPair:
         """Modelled time of recomputation, and of writing and reading what is kept."""
         return sum(part.count * part.retained.seconds for part in self.parts)
 
+    @property
+    def recompute_seconds(self) -> float:
+        """Modelled time of recomputation alone."""
+        return sum(part.count * part.retained.recompute_seconds for part in self.parts)
+
 
 def mixture(
     iteration: Iteration, more: Retained, less: Retained, num_less: int

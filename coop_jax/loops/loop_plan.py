@@ -1,0 +1,154 @@
+"""Loop plan: what a user reads of a planned pair of loops."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from coop_jax.base import _compat
+from coop_jax.base.budget import format_bytes
+from coop_jax.loops.iteration import Iteration
+from coop_jax.loops.part_body import own_values
+from coop_jax.loops.parts import Part, PlannedPair
+from coop_jax.trace.costs import aval_bytes, flops
+from coop_jax.trace.program import writes
+
+_LINES_IN_REPORT = 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recomputation:
+    """Recomputed work that comes from one line of the user's program.
+
+    Attributes:
+        source: file and line.
+        primitive: the JAX primitive that is evaluated again.
+        count: number of repeated evaluations in one step.
+        flops: floating point operations of all of them.
+    """
+
+    source: str
+    primitive: str
+    count: int
+    flops: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class IterationsPlan:
+    """Consecutive iterations of a loop that keep the same values for its gradient.
+
+    Attributes:
+        first, last: the iterations, from 0, in the order in which they run.
+        kept_bytes: bytes that each of them keeps.
+        kept: what these are, as `f32[8,256] of dot_general at model.py:12 (...)`, most
+            bytes first.
+        recomputations: what each of them evaluates again, most operations first.
+    """
+
+    first: int
+    last: int
+    kept_bytes: int
+    kept: tuple[str, ...]
+    recomputations: tuple[Recomputation, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoopPlan:
+    """How a `scan` and the `scan` of its gradient are planned.
+
+    Attributes:
+        source: file and line of the loop.
+        length: its iterations.
+        parts: what they keep, in the order in which they run.
+    """
+
+    source: str
+    length: int
+    parts: tuple[IterationsPlan, ...]
+
+
+def loop_plan(planned: PlannedPair) -> LoopPlan:
+    """The report of a planned pair."""
+    forward = planned.iteration.pair.forward
+    parts = [_iterations_plan(planned.iteration, part) for part in planned.parts]
+    if forward.is_reversed:
+        parts.reverse()
+    return LoopPlan(_compat.source_line(forward.eqn), forward.length, tuple(parts))
+
+
+def recomputations_of(planned: PlannedPair) -> tuple[Recomputation, ...]:
+    """The recomputations of all iterations of a pair, most operations first."""
+    counts: collections.Counter = collections.Counter()
+    for part in planned.parts:
+        for eqn in part.retained.recomputed:
+            counts[eqn] += part.count
+    return _summed(counts.items())
+
+
+def _iterations_plan(iteration: Iteration, part: Part) -> IterationsPlan:
+    forward = iteration.pair.forward
+    first = part.start
+    if forward.is_reversed:
+        first = forward.length - part.start - part.count
+    makers = {v: eqn for eqn in iteration.forward for v in writes(eqn)}
+    kept = sorted(own_values(iteration, part.retained), key=lambda v: -aval_bytes(v.aval))
+    return IterationsPlan(
+        first,
+        first + part.count - 1,
+        part.retained.kept_bytes,
+        tuple(_described(v, makers.get(v)) for v in kept),
+        _summed((eqn, 1) for eqn in part.retained.recomputed),
+    )
+
+
+def _described(var: Any, maker: Any | None) -> str:
+    text = f"{var.aval.str_short()} "
+    if maker is None:
+        return text + "that the iteration before hands on"
+    return text + f"of {maker.primitive.name} at {_compat.source_line(maker)}"
+
+
+def _summed(counted: Iterable[tuple[Any, int]]) -> tuple[Recomputation, ...]:
+    """Equations with how often each runs again, by source line and primitive."""
+    counts: collections.Counter = collections.Counter()
+    work: collections.Counter = collections.Counter()
+    for eqn, count in counted:
+        key = _compat.source_line(eqn), eqn.primitive.name
+        counts[key] += count
+        work[key] += count * flops(eqn)
+    items = [
+        Recomputation(source, primitive, counts[source, primitive], operations)
+        for (source, primitive), operations in work.items()
+        if operations
+    ]
+    return tuple(sorted(items, key=lambda item: (-item.flops, item.source)))
+
+
+def recomputation_lines(items: Sequence[Recomputation], indent: str) -> list[str]:
+    """The first recomputations as lines of a report."""
+    lines = [
+        f"{indent}{item.count:4d} x {item.primitive} at {item.source}, "
+        f"{item.flops:.3g} FLOPs"
+        for item in items[:_LINES_IN_REPORT]
+    ]
+    hidden = len(items) - _LINES_IN_REPORT
+    return lines + [f"{indent}and {hidden} more lines"] * (hidden > 0)
+
+
+def loop_lines(loop: LoopPlan) -> list[str]:
+    """A planned loop as lines of a report."""
+    lines = [f"  loop of {loop.length} iterations at {loop.source}"]
+    for part in loop.parts:
+        lines.append(
+            f"    iterations {part.first}-{part.last} keep "
+            f"{format_bytes(part.kept_bytes)} each"
+        )
+        lines += [f"      {text}" for text in part.kept[:_LINES_IN_REPORT]]
+        hidden = len(part.kept) - _LINES_IN_REPORT
+        lines += [f"      and {hidden} more"] * (hidden > 0)
+        if part.recomputations:
+            lines.append("    and each evaluates again")
+            lines += recomputation_lines(part.recomputations, "      ")
+    return lines
