@@ -144,6 +144,7 @@ def fit_step(
             plan = _with_loops(plan, traced, loops, found_loops)
             jitted = traced.jit(found_loops.program)
             return FittedStep(found_loops.compiled, jitted, plan)
+        works_bytes = loops.least_bytes(works_bytes)
     around, tagged = _around_loops(traced, tagged, loops)
     problem = _problem(around, planner, log, tagged, placing, works_bytes, caller)
     search = BudgetSearch(problem)

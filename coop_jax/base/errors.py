@@ -11,8 +11,8 @@ class InfeasibleBudgetError(ValueError):
     """No plan was found whose compiled step fits the budget.
 
     A budget that no plan can keep is refused before any plan is made. The message then has
-    the bytes that no plan can go below and those of the step as written; the smallest
-    budget in between is found when `smallest_bytes` is first read: at most two plans are
+    the bytes that no plan can go below and a budget that works; the smallest budget in
+    between is found when `smallest_bytes` is first read: at most two plans are
     compiled.
 
     Attributes:
@@ -40,8 +40,8 @@ class InfeasibleBudgetError(ValueError):
         Arguments:
             smallest_bytes: the smallest budget that works, or a function that finds it.
             least_bytes: bytes that no plan can go below.
-            unmodified_bytes: bytes that the step needs as written; None if that is too
-                much to be compiled.
+            unmodified_bytes: bytes that the step needs as written, or with its loops
+                planned; None if that is too much to be compiled.
             advice: a sentence on the operation.
             is_predicted: `smallest_bytes` is a prediction: no compiled step needs it.
             caller: the function that the budget was given to.
@@ -87,8 +87,8 @@ def _raise_between(unmodified_bytes: int | None) -> str:
     if unmodified_bytes is None:
         return f"Raise the budget to {smallest}"
     return (
-        f"The step as written needs {unmodified_bytes} bytes "
-        f"({format_bytes(unmodified_bytes)}). Raise the budget to that, or to {smallest}"
+        f"{unmodified_bytes} bytes ({format_bytes(unmodified_bytes)}) are known to work. "
+        f"Raise the budget to that, or to {smallest}"
     )
 
 

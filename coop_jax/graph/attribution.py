@@ -22,13 +22,15 @@ from coop_jax.trace.costs import aval_bytes
 from coop_jax.trace.program import Program, writes
 from coop_jax.trace.replacements import replacement_of
 from coop_jax.xla.buffer_assignment import StoredModule
-from coop_jax.xla.buffers_from_schedule import StoredBuffer
+from coop_jax.xla.buffers_from_schedule import StoredBuffer, bytes_together
 from coop_jax.xla.hlo_module import Instruction
 
 _LIFETIME = operator.attrgetter("lifetime")
 # A buffer of no equation counts as lasting if it is kept for more than the schedule's
 # length over this number.
 _LASTING = 4
+# Their results are the buffers of their operands.
+_PASSES_ON = frozenset("tuple bitcast get-tuple-element".split())
 _SCOPE_PATTERN = re.compile(rf"(?:^|/){SCOPE}(\d+)(?:/|$)")
 
 
@@ -80,7 +82,7 @@ class Attribution:
         self._position: dict[Any, int] = {}
         self._started: dict[int, int] = {}  # By equation: its first result of another size.
         self._early: dict[int, int] = defaultdict(int)
-        self._nested: dict[int, int] = defaultdict(int)  # By computation.
+        self._nested: dict[int, list[StoredBuffer]] = defaultdict(list)  # By computation.
         self._unnamed: list[StoredBuffer] = []
         self._unmapped = self._lasting = self._standing = 0
         late = len(program.eqns) // _LASTING
@@ -126,7 +128,7 @@ class Attribution:
         if buffer.kind == "other" or instruction.opcode == "parameter":
             return
         if instruction.computation != self.module.entry:
-            self._nested[instruction.computation] += buffer.size_bytes
+            self._nested[instruction.computation].append(buffer)
             return
         if buffer.instruction in standing:
             self._standing += buffer.size_bytes
@@ -202,12 +204,30 @@ class Attribution:
 
     def _add_nested(self) -> None:
         """Count bodies of loops and branches as scratch of the equation that runs them."""
-        for instruction in self._inside[self.module.entry]:
+        for number, instruction in self.module.instructions.items():
+            if instruction.computation != self.module.entry:
+                continue
             called = self._closure(instruction.called)
-            scratch = sum(self._nested[computation] for computation in called)
+            nested = [b for c in called for b in self._nested[c]]
+            scratch = bytes_together(nested, self._handed_to(number))
             equation = equation_of(instruction)
             if scratch and equation is not None:
                 self._workspace[equation] += scratch
+
+    def _handed_to(self, number: int) -> list[StoredBuffer]:
+        """The buffers of the entry that a loop or a branch is given, and its results: its
+        body writes into them in place."""
+        known: set[int] = set()
+        todo = [number, *self.module.instructions[number].operands]
+        while todo:
+            given = todo.pop()
+            if given not in known:
+                known.add(given)
+                if self.module.instructions[given].opcode in _PASSES_ON:
+                    todo += self.module.instructions[given].operands
+        return [
+            b for b in self.module.buffers if b.kind == "temp" and b.instruction in known
+        ]
 
     def _equations_at(self, buffer: StoredBuffer) -> tuple[list[int], set[int], bool]:
         """The equations that a buffer's instruction names, those inside, and a flag.

@@ -149,7 +149,7 @@ def _divided(
 
 def _bytes_if_kept(pair: LoopPair, outlive: set[Any]) -> dict[Any, int]:
     forward, backward = pair.forward, pair.backward
-    cost = {v: 0 for v in [*forward.body.constvars, *forward.body_consts]}
+    cost = dict.fromkeys([*forward.body.constvars, *forward.body_consts], 0)
     read = {v for v in backward.stacks_read if not isinstance(v, Literal)}
     for stack, var in zip(forward.stacks_read, forward.body_entries, strict=True):
         is_free = isinstance(stack, Literal) or stack in read or stack in outlive

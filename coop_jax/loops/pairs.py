@@ -102,7 +102,7 @@ def _is_plannable(eqn: Any) -> bool:
 
 
 def _is_unplannable(atom: Any) -> bool:
-    """Whether a value is no array (a reference, a token), or has its sharding in its type."""
+    """Whether a value is no array (a reference, a token), or its type has a sharding."""
     return not _compat.is_array(atom.aval) or _compat.has_explicit_sharding(atom.aval)
 
 

@@ -70,8 +70,8 @@ def blocking_at(graph: StepGraph, operation: int, pool_bytes: int) -> Blocking:
             return Blocking(graph.describe(operation))
     advice = (
         f" It is a loop that takes {loop_bytes} bytes ({format_bytes(loop_bytes)}) for "
-        "what it reads, makes and keeps inside, and `coop_jax` does not plan inside of "
-        "loops yet: put `jax.checkpoint` on its body, so that it keeps less."
+        "what it reads, makes and keeps inside, and `coop_jax` plans no less: it plans "
+        "what a loop keeps for the loop of its gradient, and nothing else inside of one."
     )
     return Blocking(graph.describe(loop), advice)
 

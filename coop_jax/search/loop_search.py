@@ -1,8 +1,8 @@
 """Loop search: the plan of a step's loops that keeps a budget.
 
-All plans of loops lie on one path (`loops.menu`), and what XLA needs for one of them is what
-it keeps and a rest that changes little along the path: a compilation shows the rest. The
-search ends after `MAX_COMPILATIONS_OF_LOOPS`.
+All plans of loops lie on one path (`loops.menu`), and what XLA needs for one of them is
+what it keeps and a rest that changes little along the path: a compilation shows the rest.
+The search ends after `MAX_COMPILATIONS_OF_LOOPS`, or one more for the last plan.
 """
 
 from __future__ import annotations
@@ -99,12 +99,20 @@ class LoopSearch:
             if low > high:
                 break
             at = self._aim(budget_bytes, low, high)
+        if not any(_keeps(m, budget_bytes) for m in self._measured.values()):
+            self.smallest()
         fitting = [m for m in self._measured.values() if _keeps(m, budget_bytes)]
         return max(fitting, key=lambda m: self._kept_bytes(m.planned), default=None)
 
     def smallest(self) -> PlannedLoops:
         """The last plan of the path."""
         return self._measure(self._menu.most_saved_bytes)
+
+    def least_bytes(self, works_bytes: int | None) -> int | None:
+        """The least of a number of bytes and of those of the compiled plans; None: none."""
+        known = [m.total_bytes for m in self._measured.values() if m.compiled is not None]
+        known += [] if works_bytes is None else [works_bytes]
+        return min(known, default=None)
 
     def _aim(self, budget_bytes: int, low: int, high: int) -> int:
         """The place on the path between two of them that is expected to keep a budget."""

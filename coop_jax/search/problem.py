@@ -40,8 +40,8 @@ class Problem:
         readable: returns an executable of a program with its buffer assignment, from one
             that may lack it; None: executables are read as they are.
         least_fixed_bytes: bytes of arguments and results alone; None: `fixed_bytes`.
-        unmodified_bytes: bytes of the step as written, which is a budget that works; None
-            if they are not known, or XLA refuses to compile it.
+        unmodified_bytes: bytes of the step as written, or with its loops planned, which is
+            a budget that works; None if they are not known, or XLA refuses to compile it.
         caller: the function that errors name.
     """
 

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
+from coop_jax.base.sweep import bytes_over_time
 from coop_jax.xla.hlo_module import HloModule, Instruction
 from coop_jax.xla.protobuf_wire import repeated
 from coop_jax.xla.shapes import Index, leaves, sizes_of
@@ -124,16 +127,57 @@ def _entry_buffers(module: HloModule, flow: Flow) -> Iterator[StoredBuffer]:
         )
 
 
+def bytes_together(
+    buffers: Sequence[StoredBuffer], elsewhere: Sequence[StoredBuffer]
+) -> int:
+    """Bytes of memory that buffers of nested computations take.
+
+    Those that XLA placed may share it; of those without addresses only such are listed that
+    do not.
+
+    Arguments:
+        buffers: the buffers.
+        elsewhere: buffers whose memory is counted elsewhere.
+    """
+    if not any(buffer.offset for buffer in buffers):
+        return sum(buffer.size_bytes for buffer in buffers)
+    return _covered([*buffers, *elsewhere]) - _covered(elsewhere)
+
+
+def _covered(buffers: Sequence[StoredBuffer]) -> int:
+    """Bytes of the addresses at which any of the buffers lies."""
+    end = total = 0
+    for buffer in sorted(buffers, key=lambda buffer: buffer.offset):
+        until = buffer.offset + buffer.size_bytes
+        total += max(0, until - max(end, buffer.offset))
+        end = max(end, until)
+    return total
+
+
 def _nested_buffers(module: HloModule, computation: int) -> Iterator[StoredBuffer]:
-    """The buffers of a loop's body or a branch besides its operands and results."""
+    """The buffers of a loop's body or a branch that are alive at its peak, besides its
+    operands and results."""
     flow = Flow(module, computation)
     passed = {id(v.root()) for v in flow.held[module.roots[computation]].values()}
     for value in flow.values:
         opcode = module.instructions[value.instruction].opcode
         if opcode in ("parameter", "constant"):
             passed.add(id(value.root()))
+    when = {number: at for at, number in enumerate(flow.sequence)}
+    spans: dict[int, list[Any]] = {}  # By storage: first, last, value.
     for value in flow.values:
         if value.bytes and id(value.root()) not in passed:
+            first, last = when[value.instruction], flow.last_read[id(value)]
+            span = spans.setdefault(id(value.root()), [first, last, value])
+            span[0], span[1] = min(span[0], first), max(span[1], last)
+    if not spans:
+        return
+    firsts, lasts, values = zip(*spans.values(), strict=True)
+    size = np.array([value.bytes for value in values], np.int64)
+    count = len(flow.sequence)
+    peak = int(bytes_over_time(np.array(firsts), np.array(lasts), size, count).argmax())
+    for begins, ends, value in zip(firsts, lasts, values, strict=True):
+        if begins <= peak <= ends:
             yield StoredBuffer(
                 value.instruction, value.index, value.bytes, 0, "temp", value.value_sizes
             )
