@@ -8,28 +8,45 @@ what it needs for one.
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from coop_jax.base._compat import DropVar, Literal
-from coop_jax.loops.part_body import PartBody, backward_body, forward_body
+from coop_jax.loops.loop import Loop
+from coop_jax.loops.part_body import (
+    PartBody,
+    backward_body,
+    forward_body,
+    whole_body,
+)
 from coop_jax.loops.parts import Part, PlannedPair
-from coop_jax.loops.run_parts import run_parts
+from coop_jax.loops.run_parts import run_parts, run_whole
 from coop_jax.trace.cse import without_dead
 from coop_jax.trace.inline import inlined
 from coop_jax.trace.program import Program
 
 Inline = Callable[[Callable[..., Any], Sequence[Any]], list[Any]]
 """Puts a function of operands into the program; returns its results."""
+Emit = Callable[[Any, Inline], dict[Any, Any]]
+"""Puts what replaces an equation into the program; returns what replaces its results."""
 
 
 def with_planned_pairs(program: Program, planned: Sequence[PlannedPair]) -> Program:
     """The program with pairs of loops in place of those that were planned."""
-    emitters: dict[int, Callable[[Any, Inline], dict[Any, Any]]] = {}
+    emitters: dict[int, Emit] = {}
+    inside: dict[int, list[PlannedPair]] = collections.defaultdict(list)
     for pair in planned:
+        if pair.path:
+            inner = dataclasses.replace(pair, path=pair.path[1:])
+            inside[pair.path[0]].append(inner)
+            continue
         emitter = _Emitter(pair)
         emitters[pair.iteration.pair.forward_index] = emitter.forward
         emitters[pair.iteration.pair.backward_index] = emitter.backward
+    for index, pairs in inside.items():
+        emitters[index] = _around(pairs)
     eqns: list[Any] = []
     constants = list(zip(program.constvars, program.consts, strict=True))
     renamed: dict[Any, Any] = {}
@@ -62,6 +79,26 @@ def with_planned_pairs(program: Program, planned: Sequence[PlannedPair]) -> Prog
     )
 
 
+def _around(planned: Sequence[PlannedPair]) -> Emit:
+    """What replaces a loop whose body has planned pairs."""
+
+    def emit(eqn: Any, inline: Inline) -> dict[Any, Any]:
+        loop = Loop.of(eqn)
+        whole = whole_body(loop, with_planned_pairs(loop.body, planned))
+        sizes = len(whole.consts), len(whole.carry)
+
+        def run(*values: Any) -> list[Any]:
+            consts, rest = values[: sizes[0]], values[sizes[0] :]
+            init, stacks = rest[: sizes[1]], rest[sizes[1] :]
+            inputs = [*whole.consts, *whole.entries]
+            given = dict(zip(inputs, [*consts, *stacks], strict=True))
+            return run_whole(loop, whole, given, init, [])
+
+        return _bound(eqn.outvars, inline(run, eqn.invars))
+
+    return emit
+
+
 class _Emitter:
     """The two loops of a planned pair; `forward` is called before `backward`."""
 
@@ -89,7 +126,7 @@ class _Emitter:
         for body in bodies:
             self._own.append(own[: len(body.own_out)])
             own = own[len(body.own_out) :]
-        stacks = [loop.stacks_written[number] for number in written]
+        stacks = [eqn.outvars[loop.num_carry + number] for number in written]
         entries = self._iteration.forward_results[loop.num_carry :]
         values = [entries[number] for number in written]
         self._given.update(

@@ -83,7 +83,7 @@ def recomputations_of(planned: PlannedPair) -> tuple[Recomputation, ...]:
     counts: collections.Counter = collections.Counter()
     for part in planned.parts:
         for eqn in part.retained.recomputed:
-            counts[eqn] += part.count
+            counts[eqn] += part.count * planned.num_runs
     return _summed(counts.items())
 
 

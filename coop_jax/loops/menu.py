@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from coop_jax.base._compat import Literal
 from coop_jax.loops.frontier import Retained, frontier
 from coop_jax.loops.iteration import Iteration
-from coop_jax.loops.pairs import find_pairs
+from coop_jax.loops.loop import Loop
+from coop_jax.loops.pairs import find_pairs, is_plannable
 from coop_jax.loops.parts import PlannedPair, mixture
 from coop_jax.targets import Target
 from coop_jax.trace.costs import aval_bytes
@@ -18,11 +19,20 @@ from coop_jax.trace.program import Program, reads
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Choices:
-    """A pair of loops with the lower convex hull of its choices, from the least time to
-    the fewest bytes."""
+    """A pair of loops with the choices that it has.
+
+    Attributes:
+        iteration: one iteration of the pair.
+        hull: the lower convex hull of its choices, from the least time to the fewest bytes.
+        path: the loops around the pair, each by its place in the one before: their bodies
+            hold the pair.
+        num_runs: how often the pair runs in a step.
+    """
 
     iteration: Iteration
     hull: tuple[Retained, ...]
+    path: tuple[int, ...] = ()
+    num_runs: int = 1
 
     @property
     def bytes_as_written(self) -> int:
@@ -60,7 +70,7 @@ class Menu:
                 pair,
                 corner,
                 more.kept_bytes - less.kept_bytes,
-                less.seconds - more.seconds,
+                (less.seconds - more.seconds) * each.num_runs,
             )
             for pair, each in enumerate(self.choices)
             for corner, (more, less) in enumerate(
@@ -101,7 +111,8 @@ class Menu:
         less = each.hull[min(corner + 1, len(each.hull) - 1)]
         if num_less and not each.iteration.pair.may_be_divided:
             num_less = each.iteration.pair.length
-        return mixture(each.iteration, each.hull[corner], less, num_less)
+        planned = mixture(each.iteration, each.hull[corner], less, num_less)
+        return dataclasses.replace(planned, path=each.path, num_runs=each.num_runs)
 
     def _bytes(self, step: _Step) -> int:
         return step.bytes_each * self.choices[step.pair].iteration.pair.length
@@ -109,11 +120,23 @@ class Menu:
 
 def menu_of(program: Program, target: Target) -> Menu:
     """The menu of a program on a target; empty if it has no pair of loops."""
-    choices = []
-    for pair in find_pairs(program):
+    return Menu(list(_choices(program, target, (), 1)))
+
+
+def _choices(
+    program: Program, target: Target, path: tuple[int, ...], num_runs: int
+) -> Iterator[Choices]:
+    """The pairs of a program, and those in the bodies of its other loops."""
+    pairs = find_pairs(program)
+    for pair in pairs:
         iteration = Iteration.of(pair, _outliving(program, pair.backward_index))
-        choices.append(Choices(iteration, tuple(frontier(iteration, target))))
-    return Menu(choices)
+        yield Choices(iteration, tuple(frontier(iteration, target)), path, num_runs)
+    paired = {i for pair in pairs for i in (pair.forward_index, pair.backward_index)}
+    for index, eqn in enumerate(program.eqns):
+        if index not in paired and is_plannable(eqn):
+            loop = Loop.of(eqn)
+            inside = (*path, index), num_runs * loop.length
+            yield from _choices(loop.body, target, *inside)
 
 
 def _outliving(program: Program, index: int) -> set[Any]:

@@ -53,7 +53,7 @@ def find_pairs(program: Program) -> list[LoopPair]:
     paired: set[int] = set()
     pairs = []
     for index, eqn in enumerate(program.eqns):
-        if index in paired or not _is_plannable(eqn):
+        if index in paired or not is_plannable(eqn):
             continue
         pair = _pair_of(program, index, readers, paired)
         if pair is not None:
@@ -78,7 +78,7 @@ def _pair_of(
         if isinstance(stack, DropVar) or len(of_stack) != 1:
             continue
         (reader,) = of_stack
-        if reader in paired or reader < 0 or not _is_plannable(program.eqns[reader]):
+        if reader in paired or reader < 0 or not is_plannable(program.eqns[reader]):
             continue
         backward = Loop.of(program.eqns[reader])
         others = [*backward.consts, *backward.init]
@@ -92,7 +92,7 @@ def _pair_of(
     return LoopPair(forward, backward, index, reader, tuple(residuals[reader]))
 
 
-def _is_plannable(eqn: Any) -> bool:
+def is_plannable(eqn: Any) -> bool:
     """Whether the equation is a loop whose iterations may be planned."""
     return (
         eqn.primitive.name == "scan"

@@ -12,7 +12,7 @@ from coop_jax.loops.frontier import Retained
 from coop_jax.loops.iteration import Iteration
 from coop_jax.loops.loop import Loop
 from coop_jax.trace.cse import without_dead
-from coop_jax.trace.program import reads
+from coop_jax.trace.program import Program, reads
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,6 +65,13 @@ def backward_body(iteration: Iteration, retained: Retained) -> PartBody:
     body = _body(iteration.pair.backward, iteration, eqns, results, own_in, [])
     written = [v.aval for v in iteration.pair.backward.stacks_written]
     return dataclasses.replace(body, written=written)
+
+
+def whole_body(loop: Loop, body: Program) -> PartBody:
+    """A body of a loop that stacks nothing else than the loop as written."""
+    run = _compat.jaxpr_as_fun(body.to_jaxpr())
+    inputs = loop.body_consts, loop.body_carry, loop.body_entries
+    return PartBody(run, *inputs, own_in=[], own_out=[], written=[])
 
 
 def own_values(iteration: Iteration, retained: Retained) -> list[Any]:

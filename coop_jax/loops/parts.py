@@ -25,25 +25,38 @@ class Part:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlannedPair:
-    """A pair of loops with its parts, which cover all iterations in order of entries."""
+    """A pair of loops with its parts.
+
+    Attributes:
+        iteration: one iteration of the pair.
+        parts: these cover all iterations, in order of entries.
+        path, num_runs: as of `menu.Choices`.
+    """
 
     iteration: Iteration
     parts: tuple[Part, ...]
+    path: tuple[int, ...] = ()
+    num_runs: int = 1
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of all that is kept from the forward to the backward loop."""
+        """Bytes of all that one run keeps from the forward to the backward loop."""
         return sum(part.count * part.retained.kept_bytes for part in self.parts)
 
     @property
     def seconds(self) -> float:
-        """Modelled time of recomputation, and of writing and reading what is kept."""
-        return sum(part.count * part.retained.seconds for part in self.parts)
+        """Modelled time in a step of recomputation, and of writing and reading what is
+        kept."""
+        return self.num_runs * sum(
+            part.count * part.retained.seconds for part in self.parts
+        )
 
     @property
     def recompute_seconds(self) -> float:
-        """Modelled time of recomputation alone."""
-        return sum(part.count * part.retained.recompute_seconds for part in self.parts)
+        """Modelled time in a step of recomputation alone."""
+        return self.num_runs * sum(
+            part.count * part.retained.recompute_seconds for part in self.parts
+        )
 
 
 def mixture(

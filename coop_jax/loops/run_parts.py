@@ -34,12 +34,19 @@ def run_parts(
         What is carried, the stacks of all iterations that the loop writes, and for every
         part the stacks of its `own_out`.
     """
-    run = _run_whole if len(parts) == 1 else _run_several
-    return run(loop, parts, bodies, given, list(init), own)
+    if len(parts) == 1:
+        return run_whole(loop, bodies[0], given, init, own[0])
+    return _run_several(loop, parts, bodies, given, list(init), own)
 
 
-def _run_whole(loop, parts, bodies, given, init, own) -> list[Any]:
-    (body,) = bodies
+def run_whole(
+    loop: Loop,
+    body: PartBody,
+    given: Mapping[Any, Any],
+    init: Sequence[Any],
+    own: Sequence[Any],
+) -> list[Any]:
+    """The results of a loop with one body; arguments as of `run_parts`."""
     consts = [given[v] for v in body.consts]
     num_carry = len(init)
 
@@ -49,8 +56,8 @@ def _run_whole(loop, parts, bodies, given, init, own) -> list[Any]:
 
     carry, stacks = lax.scan(
         step,
-        init,
-        [*(given[v] for v in body.entries), *own[0]],
+        list(init),
+        [*(given[v] for v in body.entries), *own],
         length=loop.length,
         reverse=loop.is_reversed,
         unroll=loop.unroll,
