@@ -74,9 +74,12 @@ PROMISED = Purity(
     may_move=True,
 )
 UNSET = Purity(
-    "Memory whose contents nobody has set: another one holds something else.",
+    "Memory whose contents nobody has set: another one holds something else. Inside of a "
+    "call it is what differentiation puts in the place of another branch's residuals, and "
+    "no gradient reads it.",
     may_vanish=True,
     may_move=True,
+    is_local=True,
 )
 STATEFUL = Purity("It reads and changes a state that no operand shows.")
 REFERENCE = Purity(

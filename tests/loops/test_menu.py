@@ -1,0 +1,128 @@
+"""The plans of a program's loops: found however the loop is written, and equal in all."""
+
+import random
+
+import jax
+import numpy as np
+import pytest
+from loops.one_by_one import bits, evaluate
+from scanned_steps import STEPS, scanned
+
+from coop_jax.compile.traced_step import TracedStep
+from coop_jax.loops.emission import with_planned_pairs
+from coop_jax.loops.frontier import Retained
+from coop_jax.loops.menu import menu_of
+from coop_jax.loops.parts import Part, PlannedPair
+from coop_jax.targets import named
+from coop_jax.trace.costs import aval_bytes
+from coop_jax.trace.program import reads, writes
+from coop_jax.trace.purity import may_run_again
+
+TARGET = named("cpu")
+
+
+def traced(step, args):
+    return TracedStep.trace(step, {}, args, {}).program
+
+
+def assert_equal_bits(program, planned, args):
+    leaves = jax.tree.leaves(args)
+    one = evaluate(program.to_jaxpr(), leaves)
+    other = evaluate(planned.to_jaxpr(), leaves)
+    for a, b in zip(one, other, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(bits(a), bits(b))
+    types = [[v.aval for v in p.outvars] for p in (program, planned)]
+    assert str(types[0]) == str(types[1])
+
+
+def random_retained(iteration, choose) -> Retained:
+    """Any set of values from which the backward body can be made."""
+    makers = {v: eqn for eqn in iteration.forward for v in writes(eqn)}
+    kept, runs, todo = set(), set(), list(iteration.needed)
+    share = choose.random()
+    while todo:
+        v = todo.pop()
+        maker = makers.get(v)
+        if v in kept or maker in runs:
+            continue
+        if maker is None or not may_run_again(maker) or choose.random() < share:
+            kept.add(v)
+        else:
+            runs.add(maker)
+            todo += reads(maker)
+    kept = {v for v in kept if makers.get(v) not in runs}
+    size = sum(aval_bytes(v.aval) for v in kept)
+    again = tuple(eqn for eqn in iteration.forward if eqn in runs)
+    return Retained(frozenset(kept), size, 0.0, 0.0, again)
+
+
+def random_parts(pair, choose, retained) -> tuple[Part, ...]:
+    cuts = {0, pair.length}
+    if pair.may_be_divided:
+        cuts |= {choose.randrange(pair.length) for _ in range(choose.randrange(3))}
+    ordered = sorted(cuts)
+    return tuple(
+        Part(start, end - start, retained())
+        for start, end in zip(ordered, ordered[1:], strict=False)
+    )
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_pairs_are_found_however_a_loop_is_written(name):
+    make, count = STEPS[name]
+    assert len(menu_of(traced(*make()), TARGET).choices) == count
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_any_choice_gives_equal_bits(name):
+    step, args = STEPS[name][0]()
+    program = traced(step, args)
+    choices = menu_of(program, TARGET).choices
+    for seed in range(3):
+        choose = random.Random(seed)
+        planned = [
+            PlannedPair(
+                each.iteration,
+                random_parts(
+                    each.iteration.pair,
+                    choose,
+                    lambda each=each: random_retained(each.iteration, choose),
+                ),
+                each.path,
+                each.num_runs,
+            )
+            for each in choices
+        ]
+        assert_equal_bits(program, with_planned_pairs(program, planned), args)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_every_plan_of_the_path_gives_equal_bits(name):
+    step, args = STEPS[name][0]()
+    program = traced(step, args)
+    menu = menu_of(program, TARGET)
+    for part in (0, 0.4, 1):
+        planned = menu.saving(int(part * menu.most_saved_bytes))
+        assert_equal_bits(program, with_planned_pairs(program, planned), args)
+
+
+def test_the_path_is_monotone_and_has_a_plan_for_every_saving():
+    menu = menu_of(traced(*STEPS["two loops"][0]()), TARGET)
+    first = sum(pair.kept_bytes for pair in menu.saving(0))
+    saved, seconds = -1, 0.0
+    for wanted in np.linspace(0, menu.most_saved_bytes, 50, dtype=int):
+        planned = menu.saving(int(wanted))
+        now = first - sum(pair.kept_bytes for pair in planned)
+        assert now >= max(wanted, saved)
+        assert sum(pair.seconds for pair in planned) >= seconds
+        saved, seconds = now, sum(pair.seconds for pair in planned)
+    assert saved == menu.most_saved_bytes
+
+
+def test_planning_does_not_depend_on_the_number_of_iterations():
+    def hull(layers):
+        [choices] = menu_of(traced(*scanned(layers=layers)), TARGET).choices
+        return [(r.kept_bytes, r.seconds) for r in choices.hull]
+
+    assert hull(4) == hull(400)
