@@ -43,7 +43,6 @@ from coop_jax.compile.as_written import (
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.graph.stored_values import from_rules
-from coop_jax.loops.frontier import seconds_again
 from coop_jax.loops.menu import menu_of
 from coop_jax.plan.planner import PlanOptions, planner_options
 from coop_jax.report import Plan, planned_plan, unmodified_plan, with_loops
@@ -53,7 +52,7 @@ from coop_jax.search.loop_search import LoopSearch, PlannedLoops
 from coop_jax.search.placements import XLA_PLACES, Placing
 from coop_jax.search.problem import Problem, graphs_of
 from coop_jax.targets import target_of
-from coop_jax.trace.costs import flops
+from coop_jax.trace.costs import flops, seconds_again
 from coop_jax.xla.memory_figures import memory_figures
 
 # Compilations before any plan: the step as written, and the tagged one, whose buffer

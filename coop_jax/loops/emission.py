@@ -21,7 +21,7 @@ from coop_jax.loops.part_body import (
     forward_body,
     whole_body,
 )
-from coop_jax.loops.parts import Part, PlannedPair
+from coop_jax.loops.parts import PlannedPair
 from coop_jax.loops.run_parts import run_parts, run_whole
 from coop_jax.trace.cse import without_dead
 from coop_jax.trace.inline import inlined
@@ -114,7 +114,7 @@ class _Emitter:
         loop = self._pair.forward
         inputs = [*loop.body_consts, *loop.body_carry, *loop.body_entries]
         self._given.update(zip(inputs, eqn.invars, strict=True))
-        bodies = [forward_body(self._iteration, part.retained) for part in self._parts]
+        bodies = [forward_body(self._iteration, part) for part in self._parts]
         results = self._put(loop, bodies, [[] for _ in self._parts], inline)
         carried, results = results[: loop.num_carry], results[loop.num_carry :]
         written = [
@@ -123,9 +123,10 @@ class _Emitter:
             if number not in self._pair.residuals
         ]
         whole, own = results[: len(written)], results[len(written) :]
-        for body in bodies:
-            self._own.append(own[: len(body.own_out)])
-            own = own[len(body.own_out) :]
+        for part, body in zip(self._parts, bodies, strict=True):
+            count = len(body.own_out) if part.group == 1 else loop.num_carry
+            self._own.append(own[:count])
+            own = own[count:]
         stacks = [eqn.outvars[loop.num_carry + number] for number in written]
         entries = self._iteration.forward_results[loop.num_carry :]
         values = [entries[number] for number in written]
@@ -141,21 +142,22 @@ class _Emitter:
         loop = self._pair.backward
         inputs = [*loop.body_consts, *loop.body_carry, *loop.body_entries]
         self._given.update(zip(inputs, eqn.invars, strict=True))
-        bodies = [backward_body(self._iteration, part.retained) for part in self._parts]
+        bodies = [backward_body(self._iteration, part) for part in self._parts]
         results = self._put(loop, bodies, self._own, inline)
         return _bound(eqn.outvars, results)
 
     def _put(
         self, loop: Any, bodies: list[PartBody], own: list[list[Any]], inline: Inline
     ) -> list[Any]:
-        consts = list(dict.fromkeys(v for body in bodies for v in body.consts))
-        entries = list(dict.fromkeys(v for body in bodies for v in body.entries))
+        bodies_run = [*bodies, *(body.again for body in bodies if body.again is not None)]
+        consts = list(dict.fromkeys(v for body in bodies_run for v in body.consts))
+        entries = list(dict.fromkeys(v for body in bodies_run for v in body.entries))
         groups = [consts, loop.body_carry, entries]
         operands = [self._given[v] for group in groups for v in group]
         sizes = [len(group) for group in groups]
-        for part, _ in _in_order(self._parts, is_reversed=False):
-            sizes.append(len(own[part]))
-            operands += own[part]
+        for stacks in own:
+            sizes.append(len(stacks))
+            operands += stacks
 
         def run(*values: Any) -> list[Any]:
             rest, parted = list(values), []
@@ -166,11 +168,6 @@ class _Emitter:
             return run_parts(loop, self._parts, bodies, given, parted[1], parted[3:])
 
         return inline(run, operands)
-
-
-def _in_order(parts: Sequence[Part], *, is_reversed: bool) -> list[tuple[int, Part]]:
-    numbered = list(enumerate(parts))
-    return numbered[::-1] if is_reversed else numbered
 
 
 def _bound(outvars: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:

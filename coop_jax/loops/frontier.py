@@ -17,11 +17,10 @@ import dataclasses
 import functools
 from typing import Any
 
-from coop_jax.base._compat import Literal
 from coop_jax.loops.iteration import Iteration
 from coop_jax.loops.min_cut import INFINITE, Network
 from coop_jax.targets import Target
-from coop_jax.trace.costs import aval_bytes, is_fusible, seconds
+from coop_jax.trace.costs import aval_bytes, seconds_again
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import may_run_again
 
@@ -174,12 +173,3 @@ class _Search:
 
 def _units(eqn: Any, target: Target) -> int:
     return int(seconds_again(eqn, target) * _UNITS_PER_SECOND)
-
-
-def seconds_again(eqn: Any, target: Target) -> float:
-    """Modelled time to run an equation again where its results are read."""
-    if is_fusible(eqn):
-        return seconds([eqn], 0, 0, target)
-    read = sum(aval_bytes(v.aval) for v in eqn.invars if not isinstance(v, Literal))
-    written = sum(aval_bytes(v.aval) for v in eqn.outvars)
-    return seconds([eqn], read, written, target)

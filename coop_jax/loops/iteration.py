@@ -14,7 +14,8 @@ from typing import Any
 
 from coop_jax.base._compat import DropVar, Literal
 from coop_jax.loops.pairs import LoopPair
-from coop_jax.trace.costs import aval_bytes
+from coop_jax.targets import Target
+from coop_jax.trace.costs import aval_bytes, seconds_again
 from coop_jax.trace.cse import merge_equal
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import may_run_again
@@ -32,6 +33,7 @@ class Iteration:
         forward_results: values that the forward loop carries on and stacks: one per
             result of its body.
         backward_results: those of the backward loop.
+        forward_seconds: modelled time of the forward body.
         bytes_if_kept: by input of the forward body, the bytes per iteration that it takes
             to have it in the backward body: 0 for what lies there anyway.
     """
@@ -42,15 +44,17 @@ class Iteration:
     forward_results: tuple[Any, ...]
     backward_results: tuple[Any, ...]
     bytes_if_kept: dict[Any, int]
+    forward_seconds: float
 
     @staticmethod
-    def of(pair: LoopPair, outlive: Iterable[Any]) -> Iteration:
+    def of(pair: LoopPair, outlive: Iterable[Any], target: Target) -> Iteration:
         """The iteration of a pair.
 
         Arguments:
             pair: the pair.
             outlive: variables of the program around it whose values are kept until the
                 backward loop in any case.
+            target: the device whose rates are the prices.
         """
         forward, backward = pair.forward.body, pair.backward.body
         as_joint = _shared(pair)
@@ -74,6 +78,7 @@ class Iteration:
             tuple(results[:num_results]),
             tuple(results[num_results:]),
             _bytes_if_kept(pair, set(outlive)),
+            sum(seconds_again(eqn, target) for eqn in forward.eqns),
         )
 
     @property
@@ -88,6 +93,16 @@ class Iteration:
             and not isinstance(value, Literal)
             and not isinstance(self.pair.forward.stacks_written[number], DropVar)
         }
+
+    @property
+    def carried_bytes(self) -> int:
+        """Bytes that the forward loop hands from one iteration to the next."""
+        return sum(aval_bytes(v.aval) for v in self.pair.forward.body_carry)
+
+    @property
+    def may_run_forward_again(self) -> bool:
+        """Whether all of the forward body may be evaluated another time."""
+        return all(map(may_run_again, self.forward))
 
     @property
     def needed(self) -> list[Any]:

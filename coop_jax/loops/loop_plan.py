@@ -41,7 +41,9 @@ class IterationsPlan:
 
     Attributes:
         first, last: the iterations, from 0, in the order in which they run.
-        kept_bytes: bytes that each of them keeps.
+        group: 1, or the iterations of a group: only what is carried into a group is kept,
+            and each group runs again before its gradient.
+        kept_bytes: bytes that each of them keeps, while its group runs again.
         kept: what these are, as `f32[8,256] of dot_general at model.py:12 (...)`, most
             bytes first.
         recomputations: what each of them evaluates again, most operations first.
@@ -49,6 +51,7 @@ class IterationsPlan:
 
     first: int
     last: int
+    group: int
     kept_bytes: int
     kept: tuple[str, ...]
     recomputations: tuple[Recomputation, ...]
@@ -82,7 +85,10 @@ def recomputations_of(planned: PlannedPair) -> tuple[Recomputation, ...]:
     """The recomputations of all iterations of a pair, most operations first."""
     counts: collections.Counter = collections.Counter()
     for part in planned.parts:
-        for eqn in part.retained.recomputed:
+        again = part.retained.recomputed
+        if part.group > 1:
+            again += planned.iteration.forward
+        for eqn in again:
             counts[eqn] += part.count * planned.num_runs
     return _summed(counts.items())
 
@@ -97,9 +103,18 @@ def _iterations_plan(iteration: Iteration, part: Part) -> IterationsPlan:
     return IterationsPlan(
         first,
         first + part.count - 1,
+        part.group,
         part.retained.kept_bytes,
         tuple(_described(v, makers.get(v)) for v in kept),
         _summed((eqn, 1) for eqn in part.retained.recomputed),
+    )
+
+
+def _of_group(part: IterationsPlan) -> str:
+    if part.group == 1:
+        return ""
+    return (
+        f" while their group of {part.group} runs again: it keeps what is carried into it"
     )
 
 
@@ -143,7 +158,7 @@ def loop_lines(loop: LoopPlan) -> list[str]:
     for part in loop.parts:
         lines.append(
             f"    iterations {part.first}-{part.last} keep "
-            f"{format_bytes(part.kept_bytes)} each"
+            f"{format_bytes(part.kept_bytes)} each{_of_group(part)}"
         )
         lines += [f"      {text}" for text in part.kept[:_LINES_IN_REPORT]]
         hidden = len(part.kept) - _LINES_IN_REPORT

@@ -11,6 +11,7 @@ from coop_jax.base._compat import Literal
 from coop_jax.loops.frontier import Retained
 from coop_jax.loops.iteration import Iteration
 from coop_jax.loops.loop import Loop
+from coop_jax.loops.parts import Part
 from coop_jax.trace.cse import without_dead
 from coop_jax.trace.program import Program, reads
 
@@ -29,6 +30,8 @@ class PartBody:
         own_in: entries of the part's own stacks.
         own_out: values that the part's own stacks are made of.
         written: types of the stacks that the loop writes as a whole.
+        is_reversed: whether it is of a loop that runs from the last entry to the first.
+        again: of the backward loop of a part with groups, the forward body that runs again.
     """
 
     run: Callable[..., list[Any]]
@@ -38,40 +41,54 @@ class PartBody:
     own_in: list[Any]
     own_out: list[Any]
     written: list[Any]
+    is_reversed: bool
+    again: PartBody | None = None
 
 
-def forward_body(iteration: Iteration, retained: Retained) -> PartBody:
-    """The forward body that stacks what is retained."""
+def forward_body(iteration: Iteration, part: Part) -> PartBody:
+    """The forward body that stacks what is retained, or nothing in a part with groups."""
     pair = iteration.pair
     loop = pair.forward
     results = list(iteration.forward_results)
     carried, stacked = results[: loop.num_carry], results[loop.num_carry :]
     whole = [v for number, v in enumerate(stacked) if number not in pair.residuals]
-    own_out = own_values(iteration, retained)
-    body = _body(loop, iteration, iteration.forward, [*carried, *whole], [], own_out)
+    own_out = own_values(iteration, part.retained) if part.group == 1 else []
     written = [
         v.aval
         for number, v in enumerate(loop.stacks_written)
         if number not in pair.residuals
     ]
+    body = _body(loop, iteration, iteration.forward, [*carried, *whole], [], own_out)
     return dataclasses.replace(body, written=written)
 
 
-def backward_body(iteration: Iteration, retained: Retained) -> PartBody:
+def backward_body(iteration: Iteration, part: Part) -> PartBody:
     """The backward body that reads what is retained and makes the rest again."""
-    eqns = [*retained.recomputed, *iteration.backward]
-    own_in = own_values(iteration, retained)
+    loop = iteration.pair.backward
+    eqns = [*part.retained.recomputed, *iteration.backward]
+    own_in = own_values(iteration, part.retained)
     results = list(iteration.backward_results)
-    body = _body(iteration.pair.backward, iteration, eqns, results, own_in, [])
-    written = [v.aval for v in iteration.pair.backward.stacks_written]
-    return dataclasses.replace(body, written=written)
+    body = _body(loop, iteration, eqns, results, own_in, [])
+    return dataclasses.replace(
+        body,
+        written=[v.aval for v in loop.stacks_written],
+        again=None if part.group == 1 else _again_body(iteration, own_in),
+    )
+
+
+def _again_body(iteration: Iteration, own_out: list[Any]) -> PartBody:
+    loop = iteration.pair.forward
+    carried = list(iteration.forward_results[: loop.num_carry])
+    return _body(loop, iteration, iteration.forward, carried, [], own_out)
 
 
 def whole_body(loop: Loop, body: Program) -> PartBody:
     """A body of a loop that stacks nothing else than the loop as written."""
     run = _compat.jaxpr_as_fun(body.to_jaxpr())
     inputs = loop.body_consts, loop.body_carry, loop.body_entries
-    return PartBody(run, *inputs, own_in=[], own_out=[], written=[])
+    return PartBody(
+        run, *inputs, own_in=[], own_out=[], written=[], is_reversed=loop.is_reversed
+    )
 
 
 def own_values(iteration: Iteration, retained: Retained) -> list[Any]:
@@ -124,4 +141,4 @@ def _body(
         None,
     )
     run = _compat.jaxpr_as_fun(closed)
-    return PartBody(run, consts, carry, entries, own_in, own_out, [])
+    return PartBody(run, consts, carry, entries, own_in, own_out, [], loop.is_reversed)

@@ -16,11 +16,32 @@ class Part:
         start: the first of them, by its entry in the stacks.
         count: how many.
         retained: what they keep.
+        group: 1, or the iterations of a group: then only what is carried into each group is
+            kept, and what is `retained` only while the group is run again and backward.
+            Divides `count`.
     """
 
     start: int
     count: int
     retained: Retained
+    group: int = 1
+
+    def kept_bytes(self, iteration: Iteration) -> int:
+        """Bytes of all that is kept from the forward to the backward loop."""
+        if self.group == 1:
+            return self.count * self.retained.kept_bytes
+        carried = self.count // self.group * iteration.carried_bytes
+        return carried + self.group * self.retained.kept_bytes
+
+    def recompute_seconds(self, iteration: Iteration) -> float:
+        """Modelled time of recomputation."""
+        forward = iteration.forward_seconds if self.group > 1 else 0.0
+        return self.count * (self.retained.recompute_seconds + forward)
+
+    def seconds(self, iteration: Iteration) -> float:
+        """Modelled time of recomputation, and of writing and reading what is kept."""
+        forward = iteration.forward_seconds if self.group > 1 else 0.0
+        return self.count * (self.retained.seconds + forward)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,7 +62,7 @@ class PlannedPair:
     @property
     def kept_bytes(self) -> int:
         """Bytes of all that one run keeps from the forward to the backward loop."""
-        return sum(part.count * part.retained.kept_bytes for part in self.parts)
+        return sum(part.kept_bytes(self.iteration) for part in self.parts)
 
     @property
     def seconds(self) -> float:
@@ -78,4 +99,22 @@ def mixture(
         parts = Part(0, num_more, more), Part(num_more, num_less, less)
     else:
         parts = Part(0, num_less, less), Part(num_less, length - num_less, more)
+    return PlannedPair(iteration, tuple(part for part in parts if part.count))
+
+
+def in_groups(iteration: Iteration, retained: Retained, group: int) -> PlannedPair:
+    """Iterations in groups; those that are left over, run last, keep what is retained.
+
+    Arguments:
+        iteration: the iteration.
+        retained: what an iteration keeps while its group runs again.
+        group: iterations of a group.
+    """
+    forward = iteration.pair.forward
+    rest = forward.length % group
+    grouped = forward.length - rest
+    if forward.is_reversed:
+        parts = Part(0, rest, retained), Part(rest, grouped, retained, group)
+    else:
+        parts = Part(0, grouped, retained, group), Part(grouped, rest, retained)
     return PlannedPair(iteration, tuple(part for part in parts if part.count))

@@ -34,7 +34,7 @@ def run_parts(
         What is carried, the stacks of all iterations that the loop writes, and for every
         part the stacks of its `own_out`.
     """
-    if len(parts) == 1:
+    if len(parts) == 1 and parts[0].group == 1:
         return run_whole(loop, bodies[0], given, init, own[0])
     return _run_several(loop, parts, bodies, given, list(init), own)
 
@@ -67,17 +67,55 @@ def run_whole(
 
 def _run_several(loop, parts, bodies, given, init, own) -> list[Any]:
     whole = [jnp.zeros(aval.shape, aval.dtype) for aval in bodies[0].written]
-    carried, own_out = init, [[] for _ in parts]
+    state, own_out = (init, whole), [[] for _ in parts]
     order = range(len(parts))
     for number in reversed(order) if loop.is_reversed else order:
-        (carried, whole), own_out[number] = lax.scan(
-            _step_at_offset(bodies[number], given, len(init)),
-            (carried, whole),
-            (_indices(parts[number]), own[number]),
-            reverse=loop.is_reversed,
-            unroll=_unroll(loop, parts[number]),
-        )
+        part, body = parts[number], bodies[number]
+        run = _run_part if part.group == 1 else _run_groups
+        state, own_out[number] = run(loop, part, body, given, state, own[number])
+    carried, whole = state
     return [*carried, *whole, *(stack for stacks in own_out for stack in stacks)]
+
+
+def _run_part(loop, part, body, given, state, own) -> tuple[Any, list[Any]]:
+    indices = jnp.arange(part.start, part.start + part.count, dtype=jnp.int32)
+    return lax.scan(
+        _step_at_offset(body, given, len(state[0])),
+        state,
+        (indices, own),
+        reverse=loop.is_reversed,
+        unroll=_unroll(loop, part.count),
+    )
+
+
+def _run_groups(loop, part, body, given, state, own) -> tuple[Any, list[Any]]:
+    """A part whose own stacks have one entry per group: what is carried into it.
+
+    The forward loop stacks just that. The backward loop runs each group forward again,
+    which stacks what is retained, and then backward.
+    """
+
+    def group(state, read):
+        first, start = read
+        indices = first + jnp.arange(part.group, dtype=jnp.int32)
+        before, kept = list(state[0]), []
+        if body.again is not None:
+            again = _step_at_offset(body.again, given, len(start))
+            _, kept = lax.scan(
+                again, (start, []), (indices, []), reverse=body.again.is_reversed
+            )
+        state, _ = lax.scan(
+            _step_at_offset(body, given, len(state[0])),
+            state,
+            (indices, kept),
+            reverse=loop.is_reversed,
+            unroll=_unroll(loop, part.group),
+        )
+        return state, before if body.again is None else []
+
+    end = part.start + part.count
+    firsts = jnp.arange(part.start, end, part.group, dtype=jnp.int32)
+    return lax.scan(group, state, (firsts, own), reverse=loop.is_reversed)
 
 
 def _step_at_offset(body: PartBody, given: Mapping[Any, Any], num_carry: int) -> Any:
@@ -102,11 +140,7 @@ def _step_at_offset(body: PartBody, given: Mapping[Any, Any], num_carry: int) ->
     return step
 
 
-def _indices(part: Part) -> Any:
-    return jnp.arange(part.start, part.start + part.count, dtype=jnp.int32)
-
-
-def _unroll(loop: Loop, part: Part) -> int:
-    """As many iterations at once as in the loop as written, if the part has so many."""
+def _unroll(loop: Loop, count: int) -> int:
+    """As many iterations at once as in the loop as written, if there are so many."""
     unroll = loop.length if loop.unroll is True else int(loop.unroll)
-    return max(1, min(unroll, part.count))
+    return max(1, min(unroll, count))

@@ -126,6 +126,18 @@ def seconds(
     return max(arithmetic, (read_bytes + written_bytes) / target.bytes_per_second)
 
 
+def seconds_again(eqn: Any, target: Target) -> float:
+    """Modelled time of an equation that runs where its results are read.
+
+    Elementwise work is fused into its readers: it takes the time of its arithmetic alone.
+    """
+    if is_fusible(eqn):
+        return seconds([eqn], 0, 0, target)
+    read = sum(aval_bytes(v.aval) for v in reads(eqn))
+    written = sum(aval_bytes(v.aval) for v in eqn.outvars)
+    return seconds([eqn], read, written, target)
+
+
 def _elements(values: Iterable[Any]) -> int:
     return sum(math.prod(getattr(v.aval, "shape", ())) for v in values)
 

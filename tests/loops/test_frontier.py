@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import pytest
 
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.loops.frontier import frontier, seconds_again
+from coop_jax.loops.frontier import frontier
 from coop_jax.loops.iteration import Iteration
 from coop_jax.loops.min_cut import Network
 from coop_jax.loops.pairs import find_pairs
 from coop_jax.targets import named
-from coop_jax.trace.costs import aval_bytes
+from coop_jax.trace.costs import aval_bytes, seconds_again
 from coop_jax.trace.program import reads, writes
 
 TARGET = named("cpu")
@@ -75,7 +75,7 @@ def random_iteration(seed):
     args = jnp.ones((8, 8)), jnp.ones((3, 8, 8))
     program = TracedStep.trace(jax.grad(loss, (0, 1)), {}, args, {}).program
     pairs = find_pairs(program)
-    return [Iteration.of(pair, program.invars) for pair in pairs]
+    return [Iteration.of(pair, program.invars, TARGET) for pair in pairs]
 
 
 def all_choices(iteration):
@@ -111,7 +111,7 @@ def test_no_choice_lies_below_the_frontier(seed):
         near = 1e-15
         assert hull[0][1] <= min(s for _, s in choices) + near
         assert hull[-1][0] == min(b for b, _ in choices)
-        for (more, fast), (less, slow) in zip(hull, hull[1:], strict=False):
+        for (more, fast), (less, slow) in itertools.pairwise(hull):
             assert more > less
             for size, seconds in choices:
                 line = fast + (slow - fast) * (more - size) / (more - less)

@@ -1,5 +1,6 @@
 """The plans of a program's loops: found however the loop is written, and equal in all."""
 
+import itertools
 import random
 
 import jax
@@ -57,15 +58,27 @@ def random_retained(iteration, choose) -> Retained:
     return Retained(frozenset(kept), size, 0.0, 0.0, again)
 
 
-def random_parts(pair, choose, retained) -> tuple[Part, ...]:
+def random_parts(iteration, choose) -> tuple[Part, ...]:
+    pair = iteration.pair
     cuts = {0, pair.length}
     if pair.may_be_divided:
         cuts |= {choose.randrange(pair.length) for _ in range(choose.randrange(3))}
     ordered = sorted(cuts)
     return tuple(
-        Part(start, end - start, retained())
-        for start, end in zip(ordered, ordered[1:], strict=False)
+        Part(
+            start,
+            end - start,
+            random_retained(iteration, choose),
+            random_group(end - start, choose, iteration),
+        )
+        for start, end in itertools.pairwise(ordered)
     )
+
+
+def random_group(count, choose, iteration):
+    if not iteration.may_run_forward_again or not iteration.pair.may_be_divided:
+        return 1
+    return choose.choice([g for g in range(1, count + 1) if count % g == 0])
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -84,11 +97,7 @@ def test_any_choice_gives_equal_bits(name):
         planned = [
             PlannedPair(
                 each.iteration,
-                random_parts(
-                    each.iteration.pair,
-                    choose,
-                    lambda each=each: random_retained(each.iteration, choose),
-                ),
+                random_parts(each.iteration, choose),
                 each.path,
                 each.num_runs,
             )
@@ -102,7 +111,7 @@ def test_every_plan_of_the_path_gives_equal_bits(name):
     step, args = STEPS[name][0]()
     program = traced(step, args)
     menu = menu_of(program, TARGET)
-    for part in (0, 0.4, 1):
+    for part in (0, 0.4, 0.8, 1):
         planned = menu.saving(int(part * menu.most_saved_bytes))
         assert_equal_bits(program, with_planned_pairs(program, planned), args)
 

@@ -1,0 +1,95 @@
+"""Choices: the plans of one pair of loops, from the least time to the fewest bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+
+from coop_jax.loops.frontier import Retained
+from coop_jax.loops.iteration import Iteration
+from coop_jax.loops.parts import PlannedPair, in_groups, mixture
+from coop_jax.trace.costs import aval_bytes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Choices:
+    """A pair of loops with the plans that it has.
+
+    Attributes:
+        iteration: one iteration of the pair.
+        hull: what an iteration can retain: the lower convex hull.
+        path: the loops around the pair, each by its place in the one before: their bodies
+            hold the pair.
+        num_runs: how often the pair runs in a step.
+    """
+
+    iteration: Iteration
+    hull: tuple[Retained, ...]
+    path: tuple[int, ...] = ()
+    num_runs: int = 1
+
+    @property
+    def bytes_as_written(self) -> int:
+        """Bytes of the residuals that the loops keep as they are written."""
+        pair = self.iteration.pair
+        return sum(aval_bytes(pair.forward.stacks_written[r].aval) for r in pair.residuals)
+
+    @functools.cached_property
+    def corners(self) -> tuple[PlannedPair, ...]:
+        """Plans in which all iterations do the same: each keeps fewer bytes than the one
+        before. Those with groups come last."""
+        alike = [mixture(self.iteration, each, each, 0) for each in self.hull]
+        corners = [*alike, *_convex([alike[-1], *self._grouped()])[1:]]
+        return tuple(map(self._placed, corners))
+
+    def between(self, corner: int, saved_bytes: int) -> PlannedPair:
+        """The plan that saves bytes against a corner: the next corner, or some iterations
+        of each where the next is without groups.
+
+        Arguments:
+            corner: the number of a corner that is not the last.
+            saved_bytes: at least 1.
+        """
+        pair = self.iteration.pair
+        if corner + 1 >= len(self.hull) or not pair.may_be_divided:
+            return self.corners[corner + 1]
+        more, less = self.hull[corner : corner + 2]
+        num_less = -(-saved_bytes // (more.kept_bytes - less.kept_bytes))
+        return self._placed(mixture(self.iteration, more, less, num_less))
+
+    def _placed(self, planned: PlannedPair) -> PlannedPair:
+        return dataclasses.replace(planned, path=self.path, num_runs=self.num_runs)
+
+    def _grouped(self) -> Iterator[PlannedPair]:
+        """Plans with groups of all sizes worth a try: powers of two, and for each choice of
+        what is retained the size that keeps least."""
+        iteration = self.iteration
+        length, carried_bytes = iteration.pair.length, iteration.carried_bytes
+        if not iteration.may_run_forward_again or not iteration.pair.may_be_divided:
+            return
+        for retained in self.hull:
+            least = math.sqrt(length * carried_bytes / max(retained.kept_bytes, 1))
+            sizes = {2**k for k in range(1, length.bit_length())} | {round(least)}
+            for size in sorted(s for s in sizes if 1 < s <= length // 2):
+                yield in_groups(iteration, retained, size)
+
+
+def _convex(plans: list[PlannedPair]) -> list[PlannedPair]:
+    """The lower convex hull of plans by bytes and seconds, from the first plan on."""
+    first = plans[0]
+    better = [p for p in plans if p.kept_bytes < first.kept_bytes]
+    hull = [first]
+    for plan in sorted(better, key=lambda p: (-p.kept_bytes, p.seconds)):
+        if plan.kept_bytes == hull[-1].kept_bytes:
+            continue
+        while len(hull) > 1 and _price(hull[-2], plan) <= _price(hull[-2], hull[-1]):
+            hull.pop()
+        hull.append(plan)
+    return hull
+
+
+def _price(more: PlannedPair, less: PlannedPair) -> float:
+    """Seconds for each byte that one plan keeps less than another."""
+    return (less.seconds - more.seconds) / (more.kept_bytes - less.kept_bytes)
