@@ -1,0 +1,151 @@
+"""Steps with loops under a budget: kept by XLA's figure, with the same results."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scanned_steps import STEPS, descent, layer, normal, scanned, weights
+
+import coop_jax
+from coop_jax import InfeasibleBudgetError, remat_train_step
+from coop_jax.xla.memory_figures import memory_figures
+
+LONG = 12
+
+
+def bytes_of(step, args):
+    return memory_figures(jax.jit(step).lower(*args).compile()).total_bytes
+
+
+def wide(wrap=lambda body: body):
+    """Activations outweigh the weights."""
+
+    def loss(w, x):
+        body = wrap(lambda x, w: (layer(x, w), None))
+        return jnp.mean(jax.lax.scan(body, x, w)[0] ** 2)
+
+    return descent(loss, weights(LONG), normal(512, 16))
+
+
+def smallest_of(step, args):
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        remat_train_step(step, budget=1).plan(*args)
+    return caught.value.smallest_bytes
+
+
+def largest_difference(one, other):
+    def distance(a, b):
+        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.extended):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        return np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max()
+
+    return max(jax.tree.leaves(jax.tree.map(distance, one, other)), default=0.0)
+
+
+OFTEN = ("scan", "recurrent", "accumulated")  # The others take minutes together.
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow)
+        for name in STEPS
+        if STEPS[name][1]
+    ],
+)
+def test_loops_of_every_kind_keep_budgets_with_the_same_results(name):
+    step, args = STEPS[name][0]()
+    expected = jax.jit(step)(*args)
+    as_written = bytes_of(step, args)
+    smallest = smallest_of(step, args)
+    assert smallest <= as_written
+    for budget in {smallest, (smallest + as_written) // 2}:
+        planned = remat_train_step(step, budget=budget)
+        plan = planned.plan(*args)
+        assert plan.measured_bytes <= budget
+        assert plan.is_unmodified == (budget >= as_written)
+        # Rounding: the same operations, fused otherwise.
+        assert largest_difference(planned(*args), expected) < 1e-5
+
+
+def test_budgets_from_all_to_the_smallest_are_kept_and_less_room_takes_no_less_time():
+    step, args = wide()
+    smallest, as_written = smallest_of(step, args), bytes_of(step, args)
+    overhead = 0.0
+    for budget in np.linspace(0.95 * as_written, smallest, 4, dtype=int):
+        plan = remat_train_step(step, budget=int(budget)).plan(*args)
+        assert plan.measured_bytes <= budget
+        assert plan.compute_overhead >= overhead
+        assert plan.num_compilations <= 7
+        overhead = plan.compute_overhead
+
+
+def test_less_is_needed_than_with_every_policy_for_the_body():
+    step, args = wide()
+    smallest = smallest_of(step, args)
+    policies = jax.checkpoint_policies
+    for policy in (policies.nothing_saveable, policies.dots_saveable):
+        by_hand, _ = wide(lambda body, p=policy: jax.checkpoint(body, policy=p))
+        assert smallest <= bytes_of(by_hand, args)
+
+
+def test_training_goes_the_same_way():
+    step, (w, x) = wide()
+    planned = remat_train_step(
+        step, budget=smallest_of(step, (w, x)) * 11 // 10, donate_argnums=0
+    )
+    states = [jax.tree.map(jnp.copy, w), jax.tree.map(jnp.copy, w)]
+    for _ in range(20):
+        states[0], one = jax.jit(step)(states[0], x)
+        states[1], other = planned(states[1], x)
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert largest_difference(*states) < 1e-5
+
+
+def test_the_report_says_what_iterations_keep_and_what_runs_again():
+    step, args = wide()
+    smallest, as_written = smallest_of(step, args), bytes_of(step, args)
+    text = str(remat_train_step(step, budget=(smallest + as_written) // 2).plan(*args))
+    assert re.search(rf"loop of {LONG} iterations at \S+\.py:\d+ \(", text), text
+    assert re.search(r"iterations \d+-\d+ keep [\d.]+ [KM]iB each", text), text
+    assert re.search(r"float32\[512,\d+\] (of \w+ at|that the iteration)", text), text
+    assert re.search(r"\d+ x \w+ at scanned_steps\.py:\d+ \(layer\)", text), text
+
+
+def test_groups_are_named_where_only_what_is_carried_into_them_is_kept():
+    step, args = STEPS["recurrent"][0]()
+    text = str(remat_train_step(step, budget=smallest_of(step, args)).plan(*args))
+    assert re.search(r"while their group of \d+ runs again", text), text
+
+
+@pytest.mark.parametrize("planner", ["dtr", "dte", "coop", "lookahead"])
+def test_the_papers_planners_know_no_loops(planner):
+    step, args = scanned()
+    plan = remat_train_step(step, budget="98%", planner=planner)
+    try:
+        assert plan.plan(*args).loops == ()
+    except InfeasibleBudgetError:
+        pass
+
+
+@pytest.mark.slow
+def test_the_step_around_loops_is_planned_where_they_do_not_suffice():
+    """A loop that saves little, and layers beside it."""
+
+    def loss(params, x):
+        inside, around = params
+        for w in jnp.unstack(around):
+            x = x + jnp.sin(jnp.tanh(x @ w) @ w.T)
+        x = jax.lax.scan(lambda x, w: (x + jnp.tanh(x @ w), None), x, inside)[0]
+        return jnp.mean(x**2)
+
+    step, args = descent(loss, (normal(3, 16, 16), normal(8, 16, 16)), normal(1024, 16))
+    smallest, as_written = smallest_of(step, args), bytes_of(step, args)
+    plan = coop_jax.remat_train_step(step, budget=(smallest * 3 + as_written) // 4)
+    shown = plan.plan(*args)
+    assert shown.loops
+    assert shown.schedule is not None
+    assert shown.recomputations
+    assert largest_difference(plan(*args), jax.jit(step)(*args)) < 1e-5
