@@ -7,14 +7,18 @@
    needed, and its buffer assignment shows the stored values. Elementwise chains never reach
    memory, and no rule predicts on every backend which values do: so the compiler is asked
    before planning.
-3. **Graph** (`graph`): operations on stored values, in XLA's order. The equations of values
+3. **Loops** (`loops`, `search.loop_search`): what a `scan` keeps for the `scan` of its
+   gradient. Before the straight line around them, as their stacks are most of the bytes of
+   a scanned model, and a body is planned in the time of one layer. If that keeps the
+   budget, the rest of the step is left as it is.
+4. **Graph** (`graph`): operations on stored values, in XLA's order. The equations of values
    that are not stored are part of the operations that read them (fusion regions). The core
    checks every graph that is made.
-4. **Plan** (`plan`, C++): which values are evicted and recomputed, within a pool. The core
+5. **Plan** (`plan`, C++): which values are evicted and recomputed, within a pool. The core
    validates every schedule with a replay that shares no code with the planner.
-5. **Emit** (`emit`, `arena`): a schedule as a program with fences, which keep XLA from
+6. **Emit** (`emit`, `arena`): a schedule as a program with fences, which keep XLA from
    merging a recomputation with the first computation. Results keep their number and types.
-6. **Compile and measure**: XLA's figure for the plan. The pool is not the budget, so 4 to 6
+7. **Compile and measure**: XLA's figure for the plan. The pool is not the budget, so 5 to 7
    are a search (`search`), and each compilation corrects the next plan.
 
 The result keeps the budget, by XLA's own figure, or is an error that names a budget that

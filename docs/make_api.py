@@ -25,6 +25,8 @@ MODULES = ("coop_jax", "coop_jax.planning", "coop_jax.targets", "coop_jax.dtr_lo
 # What public functions return, and no module exports.
 RETURNED = (
     "coop_jax.report.Recomputation",
+    "coop_jax.report.LoopPlan",
+    "coop_jax.loops.loop_plan.IterationsPlan",
     "coop_jax.api.results_check.Check",
     "coop_jax.api.results_check.Difference",
 )
