@@ -26,6 +26,7 @@ class _Step:
     corner: int
     saved_bytes: int
     price: float
+    is_grouped: bool
 
 
 class Menu:
@@ -33,7 +34,8 @@ class Menu:
 
     Under one price of bytes in seconds every pair is at a corner of its hull, and at most
     one of them between two. So all plans lie on one path, and a number of bytes names one
-    of them.
+    of them. Those with groups come last: XLA needs more for their inner loops, and how much
+    is not known before one is compiled.
 
     Attributes:
         choices: the pairs with their choices.
@@ -43,8 +45,17 @@ class Menu:
     def __init__(self, choices: Sequence[Choices]) -> None:
         self.choices = tuple(choices)
         steps = [s for pair, each in enumerate(self.choices) for s in _steps(pair, each)]
-        self._steps = sorted(steps, key=lambda s: (s.price, s.pair, s.corner))
+        self._steps = sorted(steps, key=lambda s: (s.is_grouped, s.price, s.pair, s.corner))
         self.most_saved_bytes = sum(step.saved_bytes for step in self._steps)
+
+    @property
+    def stretches(self) -> list[tuple[int, int]]:
+        """The first and the last place of the path without groups, and with them."""
+        without = sum(step.saved_bytes for step in self._steps if not step.is_grouped)
+        stretches = [(0, without)]
+        if without < self.most_saved_bytes:
+            stretches.append((without + 1, self.most_saved_bytes))
+        return stretches
 
     @property
     def bytes_as_written(self) -> int:
@@ -76,7 +87,8 @@ def _steps(pair: int, choices: Choices) -> Iterator[_Step]:
     for corner, (more, less) in enumerate(itertools.pairwise(corners)):
         saved_bytes = more.kept_bytes - less.kept_bytes
         highest = max(highest, (less.seconds - more.seconds) / saved_bytes)
-        yield _Step(pair, corner, saved_bytes, highest)
+        is_grouped = any(part.group > 1 for part in less.parts)
+        yield _Step(pair, corner, saved_bytes, highest, is_grouped)
 
 
 def menu_of(program: Program, target: Target) -> Menu:

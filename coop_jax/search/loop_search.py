@@ -2,7 +2,8 @@
 
 All plans of loops lie on one path (`loops.menu`), and what XLA needs for one of them is
 what it keeps and a rest that changes little along the path: a compilation shows the rest.
-The search ends after `MAX_COMPILATIONS_OF_LOOPS`, or one more for the last plan.
+On each of the two stretches of the path, without groups and with them, the search ends
+after `MAX_COMPILATIONS_OF_LOOPS`, or one more for the last plan.
 """
 
 from __future__ import annotations
@@ -81,7 +82,26 @@ class LoopSearch:
 
     def best(self, budget_bytes: int) -> PlannedLoops | None:
         """The first plan of the path that is found to keep a budget; None if none does."""
-        low, high = 0, self._menu.most_saved_bytes
+        for low, high in self._menu.stretches:
+            self._search(budget_bytes, low, high)
+            fitting = [m for m in self._measured.values() if _keeps(m, budget_bytes)]
+            if fitting:
+                return max(fitting, key=lambda m: self._kept_bytes(m.planned))
+        return None
+
+    def smallest(self) -> PlannedLoops:
+        """The plan with the fewest bytes by XLA, of the last one of each stretch of the path
+        and of all that were compiled."""
+        for _, last in self._menu.stretches:
+            self._measure(last)
+        return min(
+            self._measured.values(), key=lambda m: (m.compiled is None, m.total_bytes)
+        )
+
+    def _search(self, budget_bytes: int, low: int, high: int) -> None:
+        """Compiles plans of a stretch of the path, until one uses a budget well or no place
+        is left; the last plan if no other keeps the budget."""
+        last = high
         at = self._aim(budget_bytes, low, high)
         for _ in range(MAX_COMPILATIONS_OF_LOOPS):
             num_compilations = self.num_compilations
@@ -100,13 +120,7 @@ class LoopSearch:
                 break
             at = self._aim(budget_bytes, low, high)
         if not any(_keeps(m, budget_bytes) for m in self._measured.values()):
-            self.smallest()
-        fitting = [m for m in self._measured.values() if _keeps(m, budget_bytes)]
-        return max(fitting, key=lambda m: self._kept_bytes(m.planned), default=None)
-
-    def smallest(self) -> PlannedLoops:
-        """The last plan of the path."""
-        return self._measure(self._menu.most_saved_bytes)
+            self._measure(last)
 
     def least_bytes(self, works_bytes: int | None) -> int | None:
         """The least of a number of bytes and of those of the compiled plans; None: none."""

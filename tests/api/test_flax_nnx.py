@@ -12,6 +12,7 @@ from steps import assert_trees_equal, largest_difference
 
 import coop_jax
 from coop_jax import remat_train_step
+from coop_jax.xla.memory_figures import memory_figures
 
 BATCH, WIDTH = 512, 32
 
@@ -270,3 +271,21 @@ def test_eval_shape_plans_nothing():
 def test_compare_refuses_objects():
     with pytest.raises(TypeError, match=r"pure functions of.*Flax NNX.*from `nnx\.split`"):
         coop_jax.compare(lambda wrap: train_step, *made(), batch())
+
+
+def test_a_state_is_a_pytree_as_for_jit():
+    """`nnx.jit` would return every variable of it beside the results."""
+    model = nnx.Linear(16, 16, rngs=nnx.Rngs(0))
+    graph, weights = nnx.split(model)
+
+    def step(weights, x):
+        def loss(weights):
+            return jnp.mean(nnx.merge(graph, weights)(x) ** 2)
+
+        return jax.tree.map(lambda w, g: w - g, weights, jax.grad(loss)(weights))
+
+    x = jnp.ones((64, 16))
+    planned = coop_jax.remat_train_step(step, budget="100%", donate_argnums=0)
+    compiled = jax.jit(step, donate_argnums=0).lower(weights, x).compile()
+    assert planned.plan(weights, x).unmodified_bytes == memory_figures(compiled).total_bytes
+    assert isinstance(planned(weights, x), nnx.State)

@@ -29,19 +29,27 @@ def _nnx() -> Any:
 def is_node(value: Any) -> bool:
     """Whether a value is a module, optimizer, metric, `Rngs` or variable of Flax NNX.
 
-    A JAX reference is a node to Flax, too, but `jax.jit` takes it as it is.
+    A JAX reference is a node to Flax, too, but `jax.jit` takes it as it is. So it does with
+    a `State`, whose variables are no objects of the caller's: `nnx.jit` would return them
+    all beside the results.
     """
     nnx = _nnx()
-    if nnx is None or nnx.graphlib.is_array_ref(value):
+    if nnx is None or nnx.graphlib.is_array_ref(value) or isinstance(value, nnx.State):
         return False
     return nnx.graphlib.is_graph_node(value)
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether the search for nodes does not look inside of a value."""
+    nnx = _nnx()
+    return is_node(value) or (nnx is not None and isinstance(value, nnx.State))
 
 
 def has_nodes(tree: Any) -> bool:
     """Whether a pytree holds a node of Flax NNX."""
     if _nnx() is None:
         return False
-    return any(map(is_node, jax.tree.leaves(tree, is_leaf=is_node)))
+    return any(map(is_node, jax.tree.leaves(tree, is_leaf=_is_whole)))
 
 
 def is_jitted(fn: Any) -> bool:
