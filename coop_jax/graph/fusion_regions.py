@@ -24,7 +24,7 @@ from coop_jax.trace.purity import may_move, may_run_again, may_vanish
 
 # A chain of unstored equations longer than this that several operations share is taken
 # to be stored at its end: XLA stops duplicating long before.
-_LONGEST_SHARED_CONE = 64
+_LONGEST_SHARED_REGION = 64
 # A view that takes more than so many times the bytes of its source is a copy of it.
 _COPY_FROM = 1.25
 # Primitives that XLA:TPU evaluates in every fusion that reads them, if not stored.
@@ -112,7 +112,7 @@ def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
                 continue
             ends = {sink_of(j) for j in consumers[v]} - {None}
             shared = many in ends or len(ends) > 1
-            if shared and (heavy[i] or cone_size[i] > _LONGEST_SHARED_CONE):
+            if shared and (heavy[i] or cone_size[i] > _LONGEST_SHARED_REGION):
                 stored.add(view_of.get(v, v) if is_view(program.eqns[i]) else v)
                 sink[v] = i
             else:
