@@ -32,8 +32,9 @@ _SLACK = 0.02
 _LEAST_BYTES = 16 * 1024
 # Types of which XLA packs several elements into a byte, and the one without bytes.
 _PACKED = frozenset("float0 float4_e2m1fn int1 int2 int4 uint1 uint2 uint4".split())
-# Sizes of the arena that are tried, as parts of the maximum of live bytes.
-_SIZES = tuple(part / 20 for part in range(18, 0, -1))
+# Sizes of the arena that are tried are multiples of one over this number of the maximum of
+# live bytes, from nine tenths of it downwards.
+_NUM_SIZES = 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ def choose_sojourns(graph: StepGraph, lives: Lifetimes, target: Target) -> list[
     seconds = graph.core.op_seconds[list(lives.operation)]
     waits = _waits(graph, lives, np.concatenate([[0.0], np.cumsum(seconds)]), target)
     budget = _MOST_COPYING * float(seconds.sum()) * target.bytes_per_second / 4
-    for part in _SIZES:
-        chosen = _fill(waits, live, int(part * live.max()), budget)
+    for part in range(9 * _NUM_SIZES // 10, 0, -1):
+        chosen = _fill(waits, live, int(part / _NUM_SIZES * live.max()), budget)
         if chosen:
             return sorted(chosen, key=lambda s: (s.after, s.tensor))
     return []
