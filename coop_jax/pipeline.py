@@ -66,14 +66,14 @@ class FittedStep:
         jitted: the function of `jax.jit` that it was compiled from.
         plan: the plan.
         candidate: the schedule with its program; None if the step is left as it is.
-        books: number of the log of checked exchanges; None: they are not checked.
+        exchange_log: number of the log of checked exchanges; None: they are not checked.
     """
 
     compiled: Any
     jitted: Any
     plan: Plan
     candidate: Candidate | None = None
-    books: int | None = None
+    exchange_log: int | None = None
 
     @property
     def is_unmodified(self) -> bool:
@@ -85,9 +85,9 @@ class FittedStep:
         arena = self.plan.arena
         if arena is None or not arena.stays:
             return planned_stats(NO_ARENA)
-        assert self.books is not None, "asked of steps that keep books"
+        assert self.exchange_log is not None, "asked of steps in checked mode"
         self.compiled.wait()
-        stats = recorded_stats(arena, self.books)
+        stats = recorded_stats(arena, self.exchange_log)
         assert stats is not None, "the step was called, so its exchanges ran"
         return stats
 
@@ -137,10 +137,10 @@ def fit_step(
     found = search.run(budget_bytes)
     assert found.compiled is not None, "a search returns what XLA compiles"
     assert found.total_bytes <= budget_bytes, "a search returns what keeps the budget"
-    if isinstance(found.compiled, StepWithArena) and placing.books is not None:
-        weakref.finalize(found.compiled, _ext.remove_arena_books, placing.books)
+    if isinstance(found.compiled, StepWithArena) and placing.exchange_log is not None:
+        weakref.finalize(found.compiled, _ext.remove_arena_books, placing.exchange_log)
     fitted = _fitted(traced, search, found, budget_bytes, total_bytes)
-    return dataclasses.replace(fitted, books=placing.books)
+    return dataclasses.replace(fitted, exchange_log=placing.exchange_log)
 
 
 def fit_smallest(

@@ -22,7 +22,7 @@ from typing import Any
 
 PAGE = pathlib.Path(__file__).with_name("api.md")
 MODULES = ("coop_jax", "coop_jax.planning", "coop_jax.targets", "coop_jax.dtr_log")
-# What public functions return, and no module exports.
+# Types that public functions return, and no module exports.
 RETURNED = (
     "coop_jax.report.Recomputation",
     "coop_jax.api.results_check.Check",

@@ -14,7 +14,7 @@ import numpy as np
 from coop_jax import _ext
 from coop_jax.base import _compat
 from coop_jax.base._compat import Literal
-from coop_jax.graph.fusion_regions import Cone, cones_in_order
+from coop_jax.graph.fusion_regions import FusionRegion, regions_in_order
 from coop_jax.graph.memory_aware_order import early_order
 from coop_jax.graph.scatter_add import accumulations
 from coop_jax.graph.stored_values import StoredValues
@@ -123,8 +123,8 @@ def build_graph(
     inputs = list(dict.fromkeys([*program.constvars, *program.invars]))
     num_inputs = len(inputs)
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}
-    cones = list(cones_in_order(program, materialization))
-    tensors, operations = _tensors_and_operations(inputs, cones)
+    regions = list(regions_in_order(program, materialization))
+    tensors, operations = _tensors_and_operations(inputs, regions)
 
     def is_external(tensors: Sequence[Any]) -> list[bool]:
         return [
@@ -148,7 +148,7 @@ def build_graph(
             # updates of weights after it, apart from those of their moments.
             target.negligible_bytes,
         )
-        tensors, operations = _tensors_and_operations(inputs, [cones[k] for k in order])
+        tensors, operations = _tensors_and_operations(inputs, [regions[k] for k in order])
     donated_vars = {v for v, d in zip(program.invars, program.donated, strict=True) if d}
     external = is_external(tensors)
     in_pool = bytes_in_pool(tensors)
@@ -173,7 +173,7 @@ def build_graph(
 
 
 def _tensors_and_operations(
-    inputs: Sequence[Any], cones: Iterable[Cone]
+    inputs: Sequence[Any], regions: Iterable[FusionRegion]
 ) -> tuple[list[Any], list[Operation]]:
     """The variable of every tensor, and the operations on tensor indices.
 
@@ -182,15 +182,15 @@ def _tensors_and_operations(
     tensors = list(inputs)
     index_of = {v: i for i, v in enumerate(tensors)}
     operations = []
-    for cone in cones:
-        for v in cone.makes:
+    for region in regions:
+        for v in region.makes:
             index_of[v] = len(tensors)
             tensors.append(v)
         operations.append(
             Operation(
-                equations=cone.equations,
-                inputs=tuple(sorted(index_of[v] for v in cone.reads)),
-                outputs=tuple(index_of[v] for v in cone.makes),
+                equations=region.equations,
+                inputs=tuple(sorted(index_of[v] for v in region.reads)),
+                outputs=tuple(index_of[v] for v in region.makes),
             )
         )
     return tensors, operations

@@ -205,7 +205,11 @@ class _Descent:
             planned = self._search.plan(self._room, self._preferred)
             if self._found is None:
                 excess = self._excess(planned)
-                if planned is not None and excess > 0 and len(self._skipped) < self._may_skip:
+                if (
+                    planned is not None
+                    and excess > 0
+                    and len(self._skipped) < self._may_skip
+                ):
                     self._skipped.append(planned)
                     self._preferred -= max(excess, self._room // LEAST_STEP)
                     continue
@@ -229,7 +233,7 @@ class _Descent:
         return self._problem.planned_bytes(*planned) + self._margin - self._budget_bytes
 
     def _last_skipped(self) -> Planned | None:
-        """The last plan that was skipped, where no plan fits; or else any within the room."""
+        """Where no plan fits: the last one that was skipped, or else any within the room."""
         planned = self._skipped[-1] if self._skipped else self._search.plan(self._room)
         self._skipped, self._may_skip = [], 0
         return planned
@@ -266,7 +270,7 @@ class _Descent:
         self._start_skipping()
 
     def _is_worth_another(self, measured: Measured, free_bytes: int) -> bool:
-        """Whether a plan that keeps the budget leaves enough of the room for a better one."""
+        """Whether a plan that keeps the budget leaves enough room for a better one."""
         statistics = measured.candidate.schedule.statistics
         gain = measured.recompute_seconds / statistics.compute_seconds
         enough = SLACK_WORTH_USING * (1 if len(self._seen) == 1 else _AFTER_A_MISS)

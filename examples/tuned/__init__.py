@@ -1,1 +1,1 @@
-"""The tuned values of the package and of the core: what they are for, and how to change them."""
+"""Tuned values of the package and of the core: their purposes, and how to change them."""

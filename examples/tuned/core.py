@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 import budget_table
 from budget_table import markdown, progress
 
-from .values import ARGUMENT, COMPILED, EFFORT
+from .values import ARGUMENT, EFFORT
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 CORE = ROOT / "xla_ext" / "core"
@@ -69,28 +69,52 @@ class Constant:
         return repr(scaled) if "." in text else str(max(1, round(scaled)))
 
 
+_SEARCH, _REPAIR, _PLANNER = "search/search.cc", "search/repair.cc", "planner.cc"
 CONSTANTS = (
-    Constant("search/search.cc", "kMostWorse", "how much worse a move may make a plan for a time", ARGUMENT, 1),
-    Constant("search/search.cc", "kDropAttempts", "picks of a value to drop"),
-    Constant("search/search.cc", "kMostStale", "failures before the search returns to the best plan"),
-    Constant("search/search.cc", "kMostStarts", "plans that half of the effort is shared among"),
-    Constant("search/search.cc", "kMostPolished", "gaps that are tried one by one at the end"),
-    Constant("search/search.cc", "kMostSegments", "parts of the forward half in a first plan"),
-    Constant("search/search.cc", "kSplitRounds", "rounds in which gaps are divided"),
-    Constant("search/search.cc", "kReserveOfEffort", "effort that first plans may not take, one over this"),
-    Constant("search/repair.cc", "kCutsPerRound", "cuts between two pricings"),
-    Constant("search/repair.cc", "kMostUnblocked", "values that a stuck repair keeps again"),
-    Constant("search/repair.cc", "kFillRounds", "rounds in which values are kept for nothing"),
-    Constant("search/checkpoints.h", "kShortestPart", "shortest gap of a checkpoint, one over this of the program", ARGUMENT),
-    Constant("search/cuts.cc", "kLongestChain", "operations of one recomputation", effect="graphs with recomputations of over 2,048 operations in a chain"),
-    Constant("search/room.h", "kStretches", "stretches of a program with one bound of the free bytes each"),
+    Constant(
+        _SEARCH, "kMostWorse", "cost of a move relative to its plan's", ARGUMENT, neutral=1
+    ),
+    Constant(_SEARCH, "kDropAttempts", "picks of a value to drop"),
+    Constant(_SEARCH, "kMostStale", "failures before a return to the best plan"),
+    Constant(_SEARCH, "kMostStarts", "plans that share half of the effort"),
+    Constant(_SEARCH, "kMostPolished", "gaps that are tried one by one at the end"),
+    Constant(_SEARCH, "kMostSegments", "parts of the forward half in a first plan"),
+    Constant(_SEARCH, "kSplitRounds", "rounds in which gaps are divided"),
+    Constant(_SEARCH, "kReserveOfEffort", "effort without first plans, one over this"),
+    Constant(_REPAIR, "kCutsPerRound", "cuts between two pricings"),
+    Constant(_REPAIR, "kMostUnblocked", "values that a stuck repair keeps again"),
+    Constant(_REPAIR, "kFillRounds", "rounds in which values are kept in free room"),
+    Constant(
+        "search/checkpoints.h",
+        "kShortestPart",
+        "shortest gap of a first plan, one over this of the program",
+        ARGUMENT,
+    ),
+    Constant(
+        "search/cuts.cc",
+        "kLongestChain",
+        "operations of one recomputation",
+        effect="plans that recompute chains of over 2,048 operations",
+    ),
+    Constant(
+        "search/room.h", "kStretches", "parts of a program with a bound of free bytes"
+    ),
     Constant("packing/greedy.cc", "kMaxChunk", "blocks in a chunk of the sorted list"),
-    Constant("packing/order_search.cc", "kPatience", "failures before the walk starts from the best order"),
-    Constant("planner.cc", "kPackingAttempts", "searches with less room where a plan packs badly"),
-    Constant("planner.cc", "kMostOpsToCompare", "operations up to which online policies are compared with", effect="plans of 5,000 to 20,000 operations: `examples/search_scaling.py`"),
-    Constant("planner.cc", "kEffortPerOp", "effort of the search for each operation"),
-    Constant("minimum.cc", "kQuicker", "effort of a plan while the smallest pool is bisected, one over this"),
-)  # fmt: skip
+    Constant(
+        "packing/order_search.cc",
+        "kPatience",
+        "failures before the walk starts from the best order",
+    ),
+    Constant(_PLANNER, "kPackingAttempts", "searches with less room for a bad packing"),
+    Constant(
+        _PLANNER,
+        "kMostOpsToCompare",
+        "operations up to which online policies are asked too",
+        effect="seconds of plans with 5,000 to 20,000 operations, see `search_scaling.py`",
+    ),
+    Constant(_PLANNER, "kEffortPerOp", "effort of the search for each operation"),
+    Constant("minimum.cc", "kQuicker", "effort of a plan of a bisection, one over this"),
+)
 
 # Constants that are no tuned values: of formats, numbers of cases, and empty values.
 OTHER_CONSTANTS = {
@@ -116,7 +140,7 @@ class Builds:
         self._run("cmake", "-S", source, "-B", str(self._build), "-DCOOP_BUILD_TESTS=ON")
 
     def lines(self, constant: Constant | None = None, value: str = "") -> Lines:
-        """What the planner finds, with a constant replaced."""
+        """The results of the planner, with a constant replaced."""
         if constant is None:
             return self._found()
         path = self._core / constant.file

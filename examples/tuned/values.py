@@ -98,7 +98,10 @@ def _functions(module: Any) -> Iterator[Any]:
     for scope in (module, *(c for c in vars(module).values() if inspect.isclass(c))):
         for function in list(vars(scope).values()):
             if inspect.isfunction(function) and function.__defaults__:
-                if function.__module__ == module.__name__ and function.__name__ != "__init__":
+                if (
+                    function.__module__ == module.__name__
+                    and function.__name__ != "__init__"
+                ):
                     yield function
 
 
@@ -383,7 +386,9 @@ VALUES = (
         ARGUMENT,
         "arena",
     ),
-    Tuned("arena.layout", "_PACKING_EFFORT", "work on the arena's offsets", EFFORT, "arena"),
+    Tuned(
+        "arena.layout", "_PACKING_EFFORT", "work on the arena's offsets", EFFORT, "arena"
+    ),
     Tuned(
         "plan.least_possible",
         "_TO_BLAME",
@@ -395,10 +400,10 @@ VALUES = (
     Tuned(
         "base.budget",
         "_DEVICE_MARGIN",
-        "part of a device's memory that `budget=\"device\"` leaves to others",
+        'part of a device\'s memory that `budget="device"` leaves to others',
         ARGUMENT,
         "",
-        effect="the budget of `budget=\"device\"`, by 2.5 % or 5 % of the memory",
+        effect='the budget of `budget="device"`, by 2.5 % or 5 % of the memory',
     ),
     Tuned(
         "comparison.compare",

@@ -387,7 +387,7 @@ def committed_after_uncommitted():
 
 
 def described(leaf: Any) -> tuple:
-    """What two results have to agree in besides their numbers."""
+    """The properties that two results share besides their numbers."""
     if not isinstance(leaf, jax.Array):
         return (type(leaf), getattr(leaf, "dtype", None))
     weak = getattr(leaf, "weak_type", False)  # keys have none

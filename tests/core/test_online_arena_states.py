@@ -140,7 +140,7 @@ class ArenaMachine(RuleBasedStateMachine):
         self.arena.release(self.dead.pop())
 
     @invariant()
-    def books_are_right(self):
+    def invariants_hold(self):
         self.arena.check_invariants()
 
     @invariant()

@@ -1,4 +1,4 @@
-"""What may be merged, run again, left out and moved, and that plans keep to it."""
+"""Equations that may be merged, run again, left out and moved; plans keep to it."""
 
 import importlib
 import pkgutil
@@ -134,7 +134,7 @@ def host(x):
     return jax.pure_callback(lambda x: np.asarray(x), jax.typeof(x), x)
 
 
-def told(x):
+def with_side_effects(x):
     return io_callback(lambda x: np.asarray(x), jax.typeof(x), x)
 
 
@@ -156,7 +156,7 @@ def counted(x):
         (jnp.sin, "yyyy"),
         (uniform, "nnnn"),
         (host, "nnyy"),
-        (told, "nnnn"),
+        (with_side_effects, "nnnn"),
         (printed, "nnnn"),
         (counted, "nnnn"),
     ],
@@ -214,7 +214,9 @@ def test_references_that_stay_inside_of_a_call():
     assert permissions(step, jnp.ones(3)) == "yyyy"
 
 
-@pytest.mark.parametrize("make", [uniform, host, told, new_primitive("mystery").bind])
+@pytest.mark.parametrize(
+    "make", [uniform, host, with_side_effects, new_primitive("mystery").bind]
+)
 def test_equal_ones_stay_apart_and_others_merge(make):
     def step(x):
         return make(x) + make(x), jnp.sin(x) * jnp.sin(x)
@@ -235,7 +237,7 @@ def test_what_nothing_reads_is_left_out_only_if_it_may():
         host(x)
         lax.rng_uniform(0.0, 1.0, x.shape)
         mystery.bind(x)
-        told(x)
+        with_side_effects(x)
         return x * 2
 
     names = [eqn.primitive.name for eqn in traced(step, jnp.ones(3)).program.eqns]

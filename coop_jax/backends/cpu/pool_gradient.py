@@ -42,8 +42,8 @@ def is_replaceable(eqn: Any) -> bool:
 
 
 def scratch_bytes(eqn: Any) -> int:
-    """What one of this primitive needs besides operands and result: indices and, if it is
-    padded, the operand; of the windows, what was selected and where."""
+    """Bytes that one of this primitive needs besides operands and result: indices and, if
+    it is padded, the operand; of the windows, the values selected and their places."""
     source, operand = (v.aval for v in eqn.invars)
     padding = eqn.params["padding"]
     size = math.prod(d + sum(p) for d, p in zip(operand.shape, padding, strict=True))

@@ -1,6 +1,6 @@
 """Chen schedules: plans that keep what passes from one layer of a step to the next.
 
-What an expert does by hand with `jax.checkpoint`, without the annotations: the forward pass
+As an expert does by hand with `jax.checkpoint`, without the annotations: the forward pass
 is divided where little passes, what passes is kept, and on the way back everything else is
 made again, a layer at a time (Chen et al., 2016, "Training Deep Nets with Sublinear Memory
 Cost"). The search finds plans that need less in their own order. But these run long
@@ -132,7 +132,7 @@ def _scheduled(
     is_result = graph.core.last_use == len(graph.operations)
 
     def made(now: int, execution: Execution) -> list[int]:
-        """What it makes in the pool: also again what nobody reads any more."""
+        """The values that it makes in the pool, also those that are not read any more."""
         return [
             tensor
             for tensor in graph.operations[execution.operation].outputs

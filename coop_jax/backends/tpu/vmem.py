@@ -26,7 +26,7 @@ Span = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class NearMemory:
-    """What may stay near.
+    """The values that may stay near.
 
     Attributes:
         room: part of the target's near memory.
