@@ -89,35 +89,35 @@ class _Attempt:
     ) -> None:
         self.executions: list[Execution] = []
         self.too_late: int | None = None
-        is_there = np.zeros(len(graph.tensors), bool)
-        is_there[: graph.num_inputs] = True
+        resident = np.zeros(len(graph.tensors), bool)
+        resident[: graph.num_inputs] = True
         overwritten: set[int] = set()
         for number, operation in enumerate(graph.operations):
-            for missing in _missing(graph, operation.inputs, is_there):
+            for missing in _missing(graph, operation.inputs, resident):
                 if not overwritten.isdisjoint(graph.operations[missing].inputs):
                     self.too_late = missing
                     return
                 outputs = graph.operations[missing].outputs
-                makes = tuple(t for t in outputs if not is_there[t])
+                makes = tuple(t for t in outputs if not resident[t])
                 self.executions.append(Execution(missing, True, makes))
-                is_there[list(outputs)] = True
+                resident[list(outputs)] = True
             self.executions.append(Execution(number, False, operation.outputs))
             overwritten.update(graph.overwritten_by.get(number, ()))
-            is_there[list(operation.outputs)] = True
-            is_there[[t for t in dropped.get(number, ()) if t not in kept]] = False
+            resident[list(operation.outputs)] = True
+            resident[[t for t in dropped.get(number, ()) if t not in kept]] = False
 
 
-def _missing(graph: StepGraph, inputs: Sequence[int], is_there: np.ndarray) -> list[int]:
+def _missing(graph: StepGraph, inputs: Sequence[int], resident: np.ndarray) -> list[int]:
     """The operations that make what is not there, in their order."""
     producer = graph.core.producer
     needed: set[int] = set()
-    todo = [tensor for tensor in inputs if not is_there[tensor]]
+    todo = [tensor for tensor in inputs if not resident[tensor]]
     while todo:
         operation = int(producer[todo.pop()])
         if operation not in needed:
             needed.add(operation)
             reads = graph.operations[operation].inputs
-            todo += [tensor for tensor in reads if not is_there[tensor]]
+            todo += [tensor for tensor in reads if not resident[tensor]]
     return sorted(needed)
 
 

@@ -91,7 +91,7 @@ class Convolution(nn.Module):
 
 
 class Block(nn.Module):
-    """The part that all Inception blocks share: channel counts divided for reduced sizes."""
+    """The base of all Inception blocks: channel counts divided for reduced sizes."""
 
     divisor: int
 
