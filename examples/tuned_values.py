@@ -7,7 +7,7 @@ budget and at 30 % and 60 % of the way from there to the bytes of the step as wr
 the values as they are, and with one of them at half and at twice. Values near 1 that are
 meant as a distance from it are changed by that distance. For an absent target, XLA's
 figures are of a compiled step. `--on core` is for the constants of `xla_ext/core`
-(`tuned/core.py`).
+(`tuned/core.py`), and `--on list` writes the list of all values.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from coop_jax.search.placements import XLA_PLACES, Placing
 from coop_jax.xla import absent_devices
 from coop_jax.xla.memory_figures import memory_figures
 
+HERE = ("cpu", "random", "arena")
 PARTS = (0.3, 0.6)
 FACTORS = (0.5, 2)
 COLUMNS = (
@@ -53,6 +54,8 @@ COLUMNS = (
     "compilations",
     "planning",
 )
+LIST_COLUMNS = ("value", "is", "decides", "chosen", "half and twice")
+TIMED = " Step-time ratios are medians of interleaved runs."
 RESULTS = pathlib.Path(__file__).parent / "results"
 
 
@@ -72,7 +75,7 @@ class Case:
 
     def __init__(self, step: Step, on: str, memory: Memory) -> None:
         fn, arguments, options = step
-        if on not in ("cpu", "arena"):
+        if on not in HERE:
             shapes = jax.eval_shape(lambda x: x, arguments)
             arguments = absent_devices.placed(shapes, absent_devices.named_device(on))
         self._memory = memory
@@ -187,11 +190,24 @@ def _spread(ratios: list[float]) -> str:
     return f"{middle:+.2f} % ({low:+.2f} to {high:+.2f})"
 
 
+def listed() -> list[list[str]]:
+    """All values of the package, and all constants of the core."""
+    of_package = [
+        [f"`{v.qualified}`", _text(v.value), v.purpose, v.chosen, v.effect or v.seen_on]
+        for v in VALUES
+    ]
+    of_core = [
+        [f"`{c.file}` `{c.name}`", c.text(), c.purpose, c.chosen, c.effect or "core"]
+        for c in core.CONSTANTS
+    ]
+    return of_package + of_core
+
+
 def page(on: str, all_rows: list[list[str]], seconds: float) -> str:
     """The results page."""
-    ran = "" if on in ("cpu", "arena") else f" An absent {on}: compiled, not run."
+    ran = "" if on in HERE else f" An absent {on}: compiled, not run."
     head = budget_table.header().replace(
-        " Step-time ratios are medians of interleaved runs.",
+        TIMED,
         f"{ran} Nothing was timed but planning; the run took {seconds / 60:.0f} minutes.",
     )
     return f"{head}\n\n{markdown(all_rows, COLUMNS)}"
@@ -199,11 +215,18 @@ def page(on: str, all_rows: list[list[str]], seconds: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--on", default="cpu", choices=[*STEPS, "core"])
+    parser.add_argument("--on", default="cpu", choices=[*STEPS, "core", "list"])
     parser.add_argument("--values", nargs="+", help="names, all without")
     parser.add_argument("--write", action="store_true", help="into results/")
     args = parser.parse_args()
     path = RESULTS / f"tuned_values_{args.on.replace(' ', '_')}.md"
+    if args.on == "list":
+        head = budget_table.header().replace(TIMED, " Nothing was timed.")
+        text = f"{head}\n\n{markdown(listed(), LIST_COLUMNS)}"
+        if args.write:
+            path.write_text(f"{text}\n")
+        print(text)
+        return
     if args.on == "core":
         for text in core.pages(args.values):
             if args.write:

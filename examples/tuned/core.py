@@ -118,9 +118,13 @@ CONSTANTS = (
 
 # Constants that are no tuned values: of formats, numbers of cases, and empty values.
 OTHER_CONSTANTS = {
-    "base/types.h": {"kMostSeconds", "kNone"},
+    "base/types.h": {"kMostBytes", "kMostSeconds", "kNever", "kNone"},
     "packing/greedy.h": {"kNumGreedyOrders"},
-    "packing/skyline_search.cc": {"kWaste"},
+    "packing/packing.cc": {"kMaxTotal"},
+    "packing/skyline_search.cc": {"kWall", "kWaste"},
+    "schedule/block_map.cc": {"kLast"},
+    "schedule/xla_heap.cc": {"kOpen"},
+    "search/rollout.h": {"kNotYet"},
     "search/search.cc": {"kNoLimit"},
 }
 

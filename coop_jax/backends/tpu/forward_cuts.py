@@ -15,7 +15,8 @@ from coop_jax.graph.step_graph import StepGraph
 
 # A layer makes at least this part, and at most this multiple, of what it would if all made
 # the same.
-_LEAST, _MOST = 0.75, 1.25
+_LEAST = 0.75
+_MOST = 1.25
 # Of the idle bytes: what is so small is kept. Means and variances of a normalization take
 # nothing, and to make them again means to read all they are of.
 _NEGLIGIBLE = 1e-4
