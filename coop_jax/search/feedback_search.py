@@ -233,7 +233,7 @@ class _Descent:
         return self._problem.planned_bytes(*planned) + self._margin - self._budget_bytes
 
     def _last_skipped(self) -> Planned | None:
-        """Where no plan fits: the last one that was skipped, or else any within the room."""
+        """Where no plan fits: the last one skipped, or else any within the room."""
         planned = self._skipped[-1] if self._skipped else self._search.plan(self._room)
         self._skipped, self._may_skip = [], 0
         return planned
