@@ -209,6 +209,7 @@ def _fitted(
     budget_bytes: int,
     unmodified_bytes: int,
 ) -> FittedStep:
+    """The step of a plan that keeps the budget, with its report."""
     plan = planned_plan(
         traced.device(),
         budget_bytes,

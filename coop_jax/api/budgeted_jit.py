@@ -113,6 +113,7 @@ class BudgetedJit:
         return fitted
 
     def _fit(self, args: tuple, kwargs: dict) -> FittedStep:
+        """The step of these arguments under the budget, planned now."""
         settings = self._settings
         exchange_log = new_exchange_log() if settings.checks_exchanges else None
         fitted = fit_step(

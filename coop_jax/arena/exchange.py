@@ -156,6 +156,7 @@ def _lower_cpu(ctx, *operands, what, loaded):
 
 
 def _lower_cuda(ctx, *operands, what, loaded):
+    """The custom call of an exchange on an NVIDIA GPU."""
     num_passed = len(operands) - 1 - len(what.stores)
     held = list(_compat.hlo.OptimizationBarrierOp(operands).results)
     moved = slice(1 + num_passed, None)

@@ -54,6 +54,7 @@ class _ArenaWriter(Writer):
         self.eqns.append(empty_arena_equation(self._arena))
 
     def _pass(self, segment: Segment, before: list[Any], after: list[Any]) -> None:
+        """Write a boundary: an exchange with the arena, and a fence."""
         number = self._number
         stores, loads = self._plan.stored_at(number), self._plan.loaded_at(number)
         if not stores and not loads:

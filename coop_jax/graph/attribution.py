@@ -127,6 +127,7 @@ class Attribution:
         ]
 
     def _attribute(self, buffer: StoredBuffer, kept: frozenset[int]) -> None:
+        """Attribute one buffer to a value, to the workspace of an equation, or to none."""
         instruction = self.module.instructions[buffer.instruction]
         if buffer.kind == "other" or instruction.opcode == "parameter":
             return
@@ -170,6 +171,7 @@ class Attribution:
         return buffer.lifetime > len(self.module.schedule) // _LASTING
 
     def _attribute_constant(self, buffer: StoredBuffer) -> None:
+        """A buffer that belongs to no equation and holds a constant."""
         self._unmapped += buffer.size_bytes
         if not self._is_lasting(buffer):
             return
@@ -232,6 +234,7 @@ class Attribution:
         return named, self._equations_inside(instruction.called), False
 
     def _equations_inside(self, called: Iterable[int]) -> set[int]:
+        """Indices of the equations whose names instructions of a computation carry."""
         return {
             equation
             for computation in self._closure(called)

@@ -199,6 +199,7 @@ def _tensors_and_operations(
 def _made_at(
     operation: Operation, tensors: Sequence[Any], materialization: StoredValues
 ) -> int:
+    """The last position in XLA's schedule of an operation's results."""
     made = (materialization.position.get(tensors[t], -1) for t in operation.outputs)
     return max(made, default=-1)
 
@@ -233,6 +234,7 @@ def _core_graph(
     external: Sequence[bool],
     overwrites: np.ndarray,
 ) -> Any:
+    """The graph as arrays, checked by the core."""
     eqns = program.eqns
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}
     inputs = {*program.constvars, *program.invars}
@@ -283,6 +285,7 @@ def _core_graph(
 
 
 def _ragged(name: str, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+    """Rows of different lengths as the core takes them: flat, with pointers."""
     lengths = [0, *(len(row) for row in rows)]
     flat = [item for row in rows for item in row]
     return {

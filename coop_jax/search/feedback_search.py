@@ -38,9 +38,6 @@ _FLOOR_PREFERENCES = (0.95, 0.9, 0.85, 0.8, 0.7)
 _MOST_SKIPPED = 4
 # The error of the next plan may exceed that of the last one by one over this number of it.
 _MARGIN_OF_ERROR = 4
-# After a miss that no scratch explains, the next plan uses less by the bytes missed and
-# one over this number of them.
-_FURTHER = 8
 # Where the next plan is one that was compiled, the room shrinks by one over this number.
 _STEP_AFTER_THE_SAME = 50
 # After a plan that keeps the budget the next one may use one over this number of the room
@@ -262,7 +259,7 @@ class _Descent:
             margin, less = (error // _MARGIN_OF_ERROR, 0) if is_first else (error, over)
             self._margin, self._error = max(0, margin), 0
         else:
-            less = num_seen * (over + over // _FURTHER)
+            less = num_seen * over
             # The error of the next plan may be a little larger than that of this one.
             margin = error + error * num_seen // _MARGIN_OF_ERROR
             self._margin, self._error = max(self._margin, margin), error

@@ -124,6 +124,7 @@ class ArenaPlacement(XlaPlacement):
     def _planned(
         self, graph: StepGraph, schedule: AnySchedule
     ) -> tuple[list[Segment], ArenaPlan]:
+        """Segments and arena of a schedule; those of the last one are kept."""
         if self._last is None or self._last[0] is not schedule:
             segments, arena = plan_arena(
                 graph,

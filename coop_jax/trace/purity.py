@@ -223,6 +223,7 @@ def _has(eqn: Any, permission: str) -> bool:
 
 
 def _has_class(eqn: Any, permission: str) -> bool:
+    """Whether an equation, its inner ones included, has a permission."""
     purity = class_of(eqn.primitive)
     if not getattr(purity, permission) or _says_side_effects(eqn):
         return False

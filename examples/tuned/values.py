@@ -182,12 +182,6 @@ VALUES = (
     ),
     Tuned(
         _FEEDBACK,
-        "_FURTHER",
-        "reduction beyond the bytes that a plan missed by, one over this",
-        COMPILED,
-    ),
-    Tuned(
-        _FEEDBACK,
         "_STEP_AFTER_THE_SAME",
         "reduction of the room where a plan comes a second time, one over this",
         EFFORT,

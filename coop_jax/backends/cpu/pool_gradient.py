@@ -62,6 +62,7 @@ def with_pool_gradients(program: Program) -> Program:
 
 
 def _gradient(source, operand, *, select_prim, window_dimensions, window_strides, padding):
+    """The gradient of a max-pooling, with one array of indices."""
     worst = operand.dtype.type(-np.inf if select_prim.name == "ge" else np.inf)
     padded = lax.pad(operand, worst, [(low, high, 0) for low, high in padding])
     shape, size = padded.shape, padded.size

@@ -77,6 +77,7 @@ def _packed(
     lives: Lifetimes,
     guesses: tuple[NearMemory, ...],
 ) -> ExpectedHeap:
+    """The heap of one order of executions, packed for every guess."""
     packed = [
         _ext.xla_heap_bytes(
             *_blocks(graph, schedule, lives, near), alignment=schedule.alignment
@@ -112,6 +113,7 @@ def blocks_in_main_memory(
 def _blocks(
     graph: StepGraph, schedule: AnySchedule, lives: Lifetimes, near: NearMemory
 ) -> np.ndarray:
+    """Rows of first and last execution and bytes, of all that lies in main memory."""
     blocks: list[list[int]] = []
     # Blocks that last to their version's end, where another version may take them over.
     ended: dict[tuple[int, int], list[int]] = {}

@@ -63,6 +63,7 @@ def layouts_of(
 
 
 def _layouts_of_results(program: Program, module: StoredModule) -> dict[Any, Order]:
+    """The orders of dimensions that XLA gave to a program's results."""
     root = module.instructions.get(module.roots.get(module.entry, -1))
     orders = dimension_orders(root.shape) if root is not None else []
     if len(orders) != len(program.outvars):

@@ -107,6 +107,7 @@ def scan_tightest(
 def _layered(
     graphs: Sequence[StepGraph], without: Collection[Quirk]
 ) -> dict[bytes, Scanned]:
+    """The layered plans of all graphs, by their keys."""
     if CHEN_SCHEDULES in without:
         return {}
     plans = (
@@ -131,6 +132,7 @@ def _plans(
     preferences: Sequence[float | None],
     without: Collection[Quirk],
 ) -> Iterator[Scanned]:
+    """Plans for one pool, of every graph and preference."""
     for graph in graphs:
         for part in preferences:
             preferred = None if part is None else int(part * pool_bytes)
