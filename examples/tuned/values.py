@@ -228,7 +228,7 @@ VALUES = (
         "graph",
     ),
     Tuned(
-        "graph.step_graph",
+        "graph.take_overs",
         "SMALL_OVERWRITE_BYTES",
         "size below which a donated input is not taken to be overwritten",
         ARGUMENT,
