@@ -81,7 +81,12 @@ def public_names(module: str) -> Iterator[Name]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names = [node.name]
         elif isinstance(node, ast.ImportFrom):
-            names = [alias.name for alias in node.names if alias.asname == alias.name]
+            exported = getattr(found, "__all__", ())
+            names = [
+                alias.name
+                for alias in node.names
+                if alias.name in exported or alias.asname == alias.name
+            ]
         elif isinstance(node, ast.Assign):
             names = [t.id for t in node.targets if isinstance(t, ast.Name)]
         else:

@@ -1,9 +1,9 @@
 """Parity: every call gives what `jax.jit` gives, from a step that fits and a planned one.
 
-One list of cases (`parity_cases.py`). Each is run through `jax.jit`, through `remat_train_step` with room
-for the step as written, and with a budget that it has to be planned for; results, their
-types, weak types, shardings and commitment, deleted arguments, compilations at a second
-call and errors have to be the same.
+One list of cases (`parity_cases.py`). Each is run through `jax.jit`, through
+`remat_train_step` with room for the step as written, and with a budget that it has to be
+planned for; results, their types, weak types, shardings and commitment, deleted arguments,
+compilations at a second call and errors have to be the same.
 """
 
 from __future__ import annotations
