@@ -40,7 +40,7 @@ from coop_jax.search.placements import XLA_PLACES, Placing
 from coop_jax.xla import absent_devices
 from coop_jax.xla.memory_figures import memory_figures
 
-HERE = ("cpu", "graph", "arena")
+HERE = ("cpu", "random", "graph", "arena")
 PARTS = (0.3, 0.6)
 FACTORS = (0.5, 2)
 COLUMNS = (

@@ -88,6 +88,7 @@ _RANDOM = {f"random {seed}": functools.partial(random_step, seed) for seed in SE
 STEPS: dict[str, dict[str, Callable[[], Step]]] = {
     "cpu": {**_RANDOM, "densenet": densenet, "gated mlp": gated_mlp},
     # For values on which every plan depends: none is known from before.
+    "random": _RANDOM,
     "graph": {**_RANDOM, "gated mlp": lambda: gated_mlp(layers=1, dropout=0.1)},
     "arena": {**_RANDOM, "gated mlp": lambda: gated_mlp(layers=1)},
     # Large enough that not all of it lies on the chip.

@@ -62,7 +62,7 @@ def _scaled(value: Any, factor: float, neutral: float) -> Any:
         return None
     if isinstance(value, tuple):
         return tuple(_scaled(v, factor, neutral) for v in value)
-    if dataclasses.is_dataclass(value):  # What XLA:TPU is expected to keep near.
+    if dataclasses.is_dataclass(value):  # A guess at the use of VMEM.
         return dataclasses.replace(value, most_copies=factor * value.most_copies)
     scaled = neutral + factor * (value - neutral)
     return max(1, round(scaled)) if isinstance(value, int) else scaled
@@ -197,14 +197,14 @@ VALUES = (
         "_OVERHEAD_LIMIT",
         "modelled time of a plan, relative to no recomputation",
         EFFORT,
-        "graph",
+        "random",
     ),
     Tuned(
         "plan.planner",
         "_PACKING_EFFORT",
         "work on offsets, which XLA chooses again",
         EFFORT,
-        "graph",
+        "random",
     ),
     Tuned(
         "compile.as_written",

@@ -170,7 +170,7 @@ def test_the_tightest_of_a_scan(made):
     found = search.tightest(0)
     assert found.total_bytes == min(m.total_bytes for m in compiled)
     assert 1 < len(compiled) <= 3
-    for measured in compiled:  # What one needs says little of another.
+    for measured in compiled:  # The bytes of one say little of another.
         assert measured.candidate.predicted_bytes == measured.candidate.planned_bytes
     search, compiled, _ = scanned_search(made)
     assert search.tightest(made[2].total_bytes) is compiled[0]
