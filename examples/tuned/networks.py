@@ -90,7 +90,10 @@ STEPS: dict[str, dict[str, Callable[[], Step]]] = {
     # For values on which every plan depends: none is known from before.
     "random": _RANDOM,
     "graph": {**_RANDOM, "gated mlp": lambda: gated_mlp(layers=1, dropout=0.1)},
-    "arena": {**_RANDOM, "gated mlp": lambda: gated_mlp(layers=1)},
+    "arena": {
+        "random 1000": _RANDOM["random 1000"],
+        "gated mlp": lambda: gated_mlp(layers=1),
+    },
     # Large enough that not all of it lies on the chip.
     "h200": {"gated mlp": lambda: gated_mlp(64, 512, 512, 2)},
     "tpu v5e": {"gated mlp": lambda: gated_mlp(64, 512, 512, 2)},
