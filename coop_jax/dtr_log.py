@@ -103,6 +103,7 @@ def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
 
 
 def _read(lines: Iterable[str]) -> DtrLog:
+    """The graph of the instructions in these lines."""
     instructions = list(_instructions(lines))
     starts = [
         i
@@ -174,6 +175,7 @@ class _Line:
 
 
 def _instructions(lines: Iterable[str]) -> Iterator[_Line]:
+    """The lines of a log that are instructions, decoded and in order."""
     for number, text in enumerate(lines, 1):
         if not isinstance(text, str):
             raise TypeError(
@@ -211,6 +213,7 @@ class _Reader:
         self._annotated_backward: int | None = None
 
     def run(self) -> None:
+        """Take in one instruction."""
         readers = {
             "CONSTANT": self._constant,
             "CALL": self._call,
@@ -230,6 +233,7 @@ class _Reader:
             readers[line.kind](line)
 
     def finish(self) -> DtrLog:
+        """The graph of all instructions, once the log has ended."""
         for name, count in self._num_names.items():
             if count > 0 and not self._tensors[name].get("pinned"):
                 self._tensors[name]["output"] = True
@@ -257,6 +261,7 @@ class _Reader:
         self._bind(line, name, self._new_tensor(follower, name, memory, pinned=True))
 
     def _call(self, line: _Line) -> None:
+        """An operation with its results; sizes and aliases follow in lines of their own."""
         arguments = [self._lookup(line, name) for name in line.texts("ARGS")]
         results, outputs, bindings = line.texts("RESULT"), [], []
         for name in results:
@@ -278,6 +283,7 @@ class _Reader:
             self._bind(line, name, tensor)
 
     def _mutate(self, line: _Line) -> None:
+        """An operation in place: new values under the names that it writes to."""
         names = line.texts("ARGS")
         arguments = [self._lookup(line, name) for name in names]
         pairs = []
@@ -333,6 +339,7 @@ class _Reader:
         return self._tensor_of[name]
 
     def _new_tensor(self, line: _Line, name: str, memory: int, pinned: bool = False) -> str:
+        """A tensor under a name that no other has."""
         self._num_bytes += memory
         if memory > MOST_BYTES_OF_ONE or self._num_bytes > MOST_BYTES:
             rule = "the bytes of a tensor must be below 2**48, of all together below 2**61"
@@ -344,6 +351,7 @@ class _Reader:
         return tensor
 
     def _operation(self, line: _Line, inputs: list[str], outputs: list[str]) -> None:
+        """Append an operation to the graph."""
         nanoseconds = line.integer("TIME")
         # Integers of any size are accepted.
         seconds = nanoseconds * 1e-9 if nanoseconds < 1e30 else math.inf

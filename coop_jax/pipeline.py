@@ -74,14 +74,14 @@ class FittedStep:
         plan: the plan.
         candidate: the schedule with its program; None if the step around its loops is left
             as it is.
-        books: number of the log of checked exchanges; None: they are not checked.
+        exchange_log: number of the log of checked exchanges; None: they are not checked.
     """
 
     compiled: Any
     jitted: Any
     plan: Plan
     candidate: Candidate | None = None
-    books: int | None = None
+    exchange_log: int | None = None
 
     @property
     def is_unmodified(self) -> bool:
@@ -93,9 +93,9 @@ class FittedStep:
         arena = self.plan.arena
         if arena is None or not arena.stays:
             return planned_stats(NO_ARENA)
-        assert self.books is not None, "asked of steps that keep books"
+        assert self.exchange_log is not None, "asked of steps in checked mode"
         self.compiled.wait()
-        stats = recorded_stats(arena, self.books)
+        stats = recorded_stats(arena, self.exchange_log)
         assert stats is not None, "the step was called, so its exchanges ran"
         return stats
 
@@ -154,13 +154,13 @@ def fit_step(
     found = search.run(budget_bytes)
     assert found.compiled is not None, "a search returns what XLA compiles"
     assert found.total_bytes <= budget_bytes, "a search returns what keeps the budget"
-    if isinstance(found.compiled, StepWithArena) and placing.books is not None:
-        weakref.finalize(found.compiled, _ext.remove_arena_books, placing.books)
+    if isinstance(found.compiled, StepWithArena) and placing.exchange_log is not None:
+        weakref.finalize(found.compiled, _ext.remove_arena_books, placing.exchange_log)
     fitted = _fitted(around, search, found, budget_bytes, total_bytes)
     if loops is not None:
         plan = _with_loops(fitted.plan, traced, loops, loops.smallest())
         fitted = dataclasses.replace(fitted, plan=plan)
-    return dataclasses.replace(fitted, books=placing.books)
+    return dataclasses.replace(fitted, exchange_log=placing.exchange_log)
 
 
 def _loop_search(
@@ -293,6 +293,7 @@ def _fitted(
     budget_bytes: int,
     unmodified_bytes: int,
 ) -> FittedStep:
+    """The step of a plan that keeps the budget, with its report."""
     plan = planned_plan(
         traced.device(),
         budget_bytes,

@@ -308,6 +308,7 @@ def validate(
 def _options(
     caller: str, policy: str | PlanOptions, options: Mapping[str, Any]
 ) -> PlanOptions:
+    """The options of a planner given by name or by `PlanOptions`, for a caller's errors."""
     if isinstance(policy, _ext.PlanOptions):
         if options:
             raise ValueError(

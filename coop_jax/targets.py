@@ -64,6 +64,7 @@ def heap_alignment_bytes(device: Any) -> int:
 def _tpu(
     name: str, rate: float, bandwidth: float, memory_gib: float, kind: str, near_mib: int
 ) -> Target:
+    """A row of the table; every TPU computes float32 and bfloat16 matrices at one rate."""
     return Target(
         f"tpu {name}",
         "tpu",

@@ -22,7 +22,7 @@ from typing import Any
 
 PAGE = pathlib.Path(__file__).with_name("api.md")
 MODULES = ("coop_jax", "coop_jax.planning", "coop_jax.targets", "coop_jax.dtr_log")
-# What public functions return, and no module exports.
+# Types that public functions return, and no module exports.
 RETURNED = (
     "coop_jax.report.Recomputation",
     "coop_jax.report.LoopPlan",
@@ -83,7 +83,12 @@ def public_names(module: str) -> Iterator[Name]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names = [node.name]
         elif isinstance(node, ast.ImportFrom):
-            names = [alias.name for alias in node.names if alias.asname == alias.name]
+            exported = getattr(found, "__all__", ())
+            names = [
+                alias.name
+                for alias in node.names
+                if alias.name in exported or alias.asname == alias.name
+            ]
         elif isinstance(node, ast.Assign):
             names = [t.id for t in node.targets if isinstance(t, ast.Name)]
         else:

@@ -96,7 +96,7 @@ NETWORKS_OF: dict[str, dict[str, Callable[[], Step]]] = {
         "unet": lambda: built(unet, unet.Sizes(2, 230, 304, features=(32, 64, 128))),
     },
 }
-# What is read of a step and its fences says all of a quirk with no other hooks.
+# A quirk with no other hooks changes what is read of a step, and its fences, alone.
 _IN_THE_PLAN = {"prepare", "_read", "_attribution", "fence_hints"}
 
 
@@ -229,7 +229,7 @@ def _of_plan(fitted: FittedStep) -> Figures:
 
 
 def checkpoint_rows(quirk: Quirk) -> Iterator[list[str]]:
-    """What `jax.checkpoint` needs of the steps of `examples/compare` on a CPU."""
+    """Bytes under `jax.checkpoint` of the steps of `examples/compare` on a CPU."""
     options = dict(backends.named("cpu").checkpoint_options)
     for name in ("gpt2", "vit"):
         network = NETWORKS[name]

@@ -85,7 +85,7 @@ def rows(paths: list[str], first_cell: str | None) -> str:
 
 
 def policies(paths: list[str], _: str | None = None) -> str:
-    """What policies and coop_jax need, over all networks of a comparison."""
+    """The needs of policies and coop_jax, over all networks of a comparison."""
     found = [row for path in paths for row in _policy_rows(path)]
     header = ["`jax.checkpoint` policy", "rows", "its bytes", "ours"]
     header += ["its modelled time ×", "ours ×"]
@@ -123,7 +123,7 @@ def policies(paths: list[str], _: str | None = None) -> str:
 
 
 def head(paths: list[str], _: str | None = None) -> str:
-    """What a results file says before its first table, as one paragraph."""
+    """The text of a results file before its first table, as one paragraph."""
     return _wrapped(re.split(r"^(?:\||```)", _read(paths[0]), flags=re.MULTILINE)[0])
 
 

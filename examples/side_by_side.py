@@ -102,7 +102,7 @@ def check_losses(
 
 
 def step_bytes(compiled: jax.stages.Compiled) -> int:
-    """What XLA says a compiled step needs: the figure that budgets are about."""
+    """The bytes of a compiled step, by XLA: the figure that budgets are about."""
     figures = compiled.memory_analysis()
     return (
         figures.argument_size_in_bytes

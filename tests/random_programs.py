@@ -150,7 +150,7 @@ def _whitened(x, y):
 
 
 def _linear_algebra(choose, values):
-    """What LAPACK lays out column by column, of matrices that are well conditioned."""
+    """Primitives that LAPACK lays out by columns, of well conditioned matrices."""
     x, y = choose.choice(values["f"]), choose.choice(values["f"])
     spread = jnp.diag(jnp.arange(4.0, 4.0 + _SIDE))
     fn = choose.choice(

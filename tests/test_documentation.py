@@ -51,7 +51,7 @@ def links(text):
 
 
 def anchors(text):
-    """What a page's headings are called in links, as on GitHub."""
+    """The names of a page's headings in links, as on GitHub."""
     for heading in re.findall(r"^#+ (.*)$", FENCED.sub("", text), re.MULTILINE):
         yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 

@@ -14,7 +14,7 @@ from coop_jax.api.call_arguments import kind_of_arguments, map_dynamic, without_
 from coop_jax.api.results_check import Check, check_results
 from coop_jax.api.under_transformation import TransformedCalls
 from coop_jax.arena.executable import StepWithArena
-from coop_jax.arena.stats import ArenaStats, new_books
+from coop_jax.arena.stats import ArenaStats, new_exchange_log
 from coop_jax.base import _compat_jit
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.pipeline import FittedStep, fit_step
@@ -32,7 +32,7 @@ class Settings:
         budget: bytes or a checked string.
         planner: a name or options.
         placement: the placement of planned tensors, one of `placements.PLACEMENTS`.
-        keeps_books: whether exchanges are in checked mode and write a log.
+        checks_exchanges: whether exchanges are in checked mode and write a log.
         verbose: whether every compilation is a line on stderr.
         caller: the public function that errors name.
     """
@@ -40,7 +40,7 @@ class Settings:
     budget: int | str
     planner: str | PlanOptions = "search"
     placement: str = "xla"
-    keeps_books: bool = False
+    checks_exchanges: bool = False
     verbose: bool = False
     caller: str = "remat_train_step"
 
@@ -113,14 +113,15 @@ class BudgetedJit:
         return fitted
 
     def _fit(self, args: tuple, kwargs: dict) -> FittedStep:
+        """The step of these arguments under the budget, planned now."""
         settings = self._settings
-        books = new_books() if settings.keeps_books else None
+        exchange_log = new_exchange_log() if settings.checks_exchanges else None
         fitted = fit_step(
             TracedStep.of(self.jitted, args, kwargs),
             settings.budget,
             settings.planner,
             self._log,
-            placing=Placing(settings.placement, books),
+            placing=Placing(settings.placement, exchange_log),
             caller=settings.caller,
         )
         self._log(str(fitted.plan))

@@ -104,6 +104,7 @@ def _on_host(leaf: Any) -> np.ndarray:
 
 
 def _difference(path: str, expected: np.ndarray, found: np.ndarray) -> Difference:
+    """The largest difference of two leaves, also relative to the largest finite number."""
     if expected.dtype == jax.dtypes.float0 or not expected.size:
         return Difference(path, str(expected.dtype), expected.shape, 0.0, 0.0)
     wide = np.complex128 if np.iscomplexobj(expected) else np.float64

@@ -230,9 +230,9 @@ class RematTrainStep:
         Raises:
             RuntimeError: if there was no call, or none was recorded.
         """
-        if not self._settings.keeps_books:
+        if not self._settings.checks_exchanges:
             raise RuntimeError(
-                "`arena_stats()` needs the books of a step made by "
+                "`arena_stats()` needs the exchange log of a step made by "
                 '`remat_train_step(placement="arena", arena_debug=True)`. Got one with '
                 f"`placement={self._settings.placement!r}` that keeps none."
             )

@@ -56,6 +56,7 @@ class TransformedCalls:
         self._planned.clear()
 
     def _flat(self, traced: TracedStep, closed: Any, args: tuple, kwargs: dict) -> Flat:
+        """The planned flat function of a traced step, kept by the types of arguments."""
         kind = kind_of_arguments(self._jitted, args, kwargs)
         jaxpr, flat = self._planned.get(kind, (None, None))
         # Values that a function closes over may differ between calls; so does its jaxpr.
@@ -65,6 +66,7 @@ class TransformedCalls:
         return flat
 
     def _plan(self, traced: TracedStep, closed: Any) -> Flat:
+        """Plan a step that is traced inside of a transformation."""
         as_written = _compat.jaxpr_as_fun(closed)
         if not _compat_jit.may_have_derivative_rule(closed):
             return lambda inputs: as_written(*inputs)

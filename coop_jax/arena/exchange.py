@@ -45,7 +45,7 @@ class Exchange:
         boundary: its number; boundary `k` is before segment `k`.
         stores, loads: values that are stored into the arena and loaded from it.
         is_first, is_last: whether it is the first, the last exchange of a step.
-        books: number of the log of checked exchanges; None: not in checked mode.
+        exchange_log: number of the log of checked exchanges; None: not in checked mode.
         names: of the stores and then of the loads, for a checked exchange's messages.
     """
 
@@ -54,7 +54,7 @@ class Exchange:
     loads: tuple[Stay, ...]
     is_first: bool
     is_last: bool
-    books: int | None = None
+    exchange_log: int | None = None
     names: tuple[str, ...] = ()
 
     def attributes(self, num_pass_through: int) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Exchange:
             "store_offsets": _array(s.offset for s in self.stores),
             "load_offsets": _array(s.offset for s in self.loads),
         }
-        if self.books is not None:
+        if self.exchange_log is not None:
             attributes |= {
                 "store_tensors": _array(s.tensor for s in self.stores),
                 "load_tensors": _array(s.tensor for s in self.loads),
@@ -72,7 +72,7 @@ class Exchange:
                 "boundary": np.int64(self.boundary),
                 "is_first": self.is_first,
                 "is_last": self.is_last,
-                "books": np.int64(self.books),
+                "books": np.int64(self.exchange_log),
             }
         return attributes
 
@@ -137,7 +137,7 @@ def _call(ctx, operands, results, num_pass_through, what):
     """Results of the custom call; the arena and the values that pass are aliased."""
     register_targets()
     lowering = jax.ffi.ffi_lowering(
-        _EXCHANGE if what.books is None else _CHECKED,
+        _EXCHANGE if what.exchange_log is None else _CHECKED,
         operand_output_aliases={i: i for i in range(1 + num_pass_through)},
     )
     avals_in, values = operands
@@ -156,6 +156,7 @@ def _lower_cpu(ctx, *operands, what, loaded):
 
 
 def _lower_cuda(ctx, *operands, what, loaded):
+    """The custom call of an exchange on an NVIDIA GPU."""
     num_passed = len(operands) - 1 - len(what.stores)
     held = list(_compat.hlo.OptimizationBarrierOp(operands).results)
     moved = slice(1 + num_passed, None)

@@ -73,6 +73,7 @@ def _one_further(argnums: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _positions(step: Callable, argnames: str | Iterable[str]) -> tuple[int, ...]:
+    """Positions of the parameters of these names."""
     names = (argnames,) if isinstance(argnames, str) else tuple(argnames)
     if not names:
         return ()

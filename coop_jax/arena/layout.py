@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from coop_jax import _ext
-from coop_jax.arena.selection import Sojourn, choose_sojourns
+from coop_jax.arena.selection import IdleInterval, choose_idle_intervals
 from coop_jax.emit.segments import Segment, cut
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.decoded import AnySchedule
@@ -105,17 +105,17 @@ def plan_arena(
         loads, and the arena's plan.
     """
     lives = lifetimes(graph, schedule)
-    sojourns = choose_sojourns(graph, lives, target)
+    intervals = choose_idle_intervals(graph, lives, target)
     live = lives.live_bytes(graph.in_pool_bytes)
     tolerance = int(_TOLERANCE * live.max(initial=0))
     segments = cut(graph, schedule, fence_free_inputs=fence_free_inputs)
-    extra = _extra_boundaries(sojourns, _starts(segments), tolerance)
+    extra = _extra_boundaries(intervals, _starts(segments), tolerance)
     if extra:
         segments = cut(
             graph, schedule, fence_free_inputs=fence_free_inputs, also_before=extra
         )
     starts = np.array(_starts(segments))
-    unplaced = _stays(sojourns, starts)
+    unplaced = _stays(intervals, starts)
     packing = _ext.pack(
         first=np.array([s.stored_at for s in unplaced], np.int64),
         last=np.array([s.loaded_at - 1 for s in unplaced], np.int64),
@@ -142,15 +142,15 @@ def _starts(segments: Sequence[Segment]) -> list[int]:
 
 
 def _extra_boundaries(
-    sojourns: Sequence[Sojourn], starts: Sequence[int], tolerance: int
+    intervals: Sequence[IdleInterval], starts: Sequence[int], tolerance: int
 ) -> set[int]:
     """Numbers of the executions before which another boundary is needed, to limit the live
     bytes outside of the arena."""
-    last = max((s.until for s in sojourns), default=0)
+    last = max((s.until for s in intervals), default=0)
     stores, loads = np.zeros(last + 1, np.int64), np.zeros(last + 1, np.int64)
-    for sojourn in sojourns:
-        stores[sojourn.after + 1] += sojourn.num_bytes
-        loads[sojourn.until] += sojourn.num_bytes
+    for interval in intervals:
+        stores[interval.after + 1] += interval.num_bytes
+        loads[interval.until] += interval.num_bytes
     # A value to store is outside until the next boundary, a loaded value from the previous
     # one on: the same question, forwards and backwards.
     extra = _where_too_much(range(last + 1), stores, set(starts), tolerance)
@@ -175,15 +175,15 @@ def _where_too_much(
     return found
 
 
-def _stays(sojourns: Sequence[Sojourn], starts: np.ndarray) -> list[Stay]:
+def _stays(intervals: Sequence[IdleInterval], starts: np.ndarray) -> list[Stay]:
     """The idle intervals, each from the first boundary after it begins to the last before
     it ends, with offsets 0; without those that contain fewer than two boundaries."""
     stays = []
-    for sojourn in sojourns:
-        stored_at = int(np.searchsorted(starts, sojourn.after, side="right"))
-        loaded_at = int(np.searchsorted(starts, sojourn.until, side="right")) - 1
+    for interval in intervals:
+        stored_at = int(np.searchsorted(starts, interval.after, side="right"))
+        loaded_at = int(np.searchsorted(starts, interval.until, side="right")) - 1
         if stored_at < loaded_at:
-            stays.append(Stay(sojourn.tensor, sojourn.num_bytes, stored_at, loaded_at, 0))
+            stays.append(Stay(interval.tensor, interval.num_bytes, stored_at, loaded_at, 0))
     return stays
 
 

@@ -32,12 +32,13 @@ _SLACK = 0.02
 _LEAST_BYTES = 16 * 1024
 # Types of which XLA packs several elements into a byte, and the one without bytes.
 _PACKED = frozenset("float0 float4_e2m1fn int1 int2 int4 uint1 uint2 uint4".split())
-# Sizes of the arena that are tried, as parts of the maximum of live bytes.
-_SIZES = tuple(part / 20 for part in range(18, 0, -1))
+# Sizes of the arena that are tried are multiples of one over this number of the maximum of
+# live bytes, from nine tenths of it downwards.
+_NUM_SIZES = 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sojourn:
+class IdleInterval:
     """An idle interval of a live range: from after one use of a value to right before the
     next.
 
@@ -54,7 +55,9 @@ class Sojourn:
     until: int
 
 
-def choose_sojourns(graph: StepGraph, lives: Lifetimes, target: Target) -> list[Sojourn]:
+def choose_idle_intervals(
+    graph: StepGraph, lives: Lifetimes, target: Target
+) -> list[IdleInterval]:
     """The idle intervals that fill the largest arena which costs (nearly) no memory.
 
     Arguments:
@@ -71,8 +74,8 @@ def choose_sojourns(graph: StepGraph, lives: Lifetimes, target: Target) -> list[
     seconds = graph.core.op_seconds[list(lives.operation)]
     waits = _waits(graph, lives, np.concatenate([[0.0], np.cumsum(seconds)]), target)
     budget = _MOST_COPYING * float(seconds.sum()) * target.bytes_per_second / 4
-    for part in _SIZES:
-        chosen = _fill(waits, live, int(part * live.max()), budget)
+    for part in range(9 * _NUM_SIZES // 10, 0, -1):
+        chosen = _fill(waits, live, int(part / _NUM_SIZES * live.max()), budget)
         if chosen:
             return sorted(chosen, key=lambda s: (s.after, s.tensor))
     return []
@@ -89,7 +92,7 @@ def can_be_stored(aval: object) -> bool:
 
 def _waits(
     graph: StepGraph, lives: Lifetimes, clock: np.ndarray, target: Target
-) -> list[Sojourn]:
+) -> list[IdleInterval]:
     """Every idle interval that is worth two copies.
 
     Arguments:
@@ -106,13 +109,13 @@ def _waits(
         least = _WORTH * 4 * num_bytes / target.bytes_per_second
         for after, until in zip(version.uses, version.uses[1:], strict=False):
             if until - after > 1 and clock[until] - clock[after + 1] >= least:
-                found.append(Sojourn(version.tensor, num_bytes, after, until))
+                found.append(IdleInterval(version.tensor, num_bytes, after, until))
     return found
 
 
 def _fill(
-    waits: Sequence[Sojourn], live: np.ndarray, arena_bytes: int, copied_bytes: float
-) -> list[Sojourn] | None:
+    waits: Sequence[IdleInterval], live: np.ndarray, arena_bytes: int, copied_bytes: float
+) -> list[IdleInterval] | None:
     """Idle intervals that leave no more live bytes outside than fit beside the arena.
 
     Where the excess over that is largest, the interval that covers most of all excess is
@@ -131,7 +134,7 @@ def _fill(
     begin = np.array([w.after + 1 for w in waits], np.int64)
     end = np.array([w.until for w in waits], np.int64)
     free = np.ones(len(waits), bool)
-    chosen: list[Sojourn] = []
+    chosen: list[IdleInterval] = []
     copied = 0
     while excess[worst := int(np.argmax(excess))] > 0:
         area = np.concatenate([[0], np.cumsum(np.maximum(excess, 0))])

@@ -119,20 +119,20 @@ def planned_stats(arena: ArenaPlan) -> ArenaStats:
     return ArenaStats(arena.arena_bytes, np.array(rows, np.int64).reshape(-1, 5))
 
 
-def recorded_stats(arena: ArenaPlan, books: int) -> ArenaStats | None:
+def recorded_stats(arena: ArenaPlan, exchange_log: int) -> ArenaStats | None:
     """The copies of the last run that finished, as the handlers logged them; None before
     the first.
 
     Arguments:
-        books: number of the log of checked exchanges.
+        exchange_log: number of the log of checked exchanges.
     """
     if not arena.stays:
         return planned_stats(arena)
-    events = _ext.last_arena_events(books)
+    events = _ext.last_arena_events(exchange_log)
     return None if events is None else ArenaStats(arena.arena_bytes, np.array(events.rows))
 
 
-def new_books() -> int:
+def new_exchange_log() -> int:
     """A new number for the log of a step's checked exchanges."""
     return next(_numbers)
 

@@ -24,17 +24,17 @@ def rewrite_with_arena(
     segments: list[Segment],
     hints: FenceHints,
     arena: ArenaPlan,
-    books: int | None,
+    exchange_log: int | None,
 ) -> Program:
     """The program of `emit.rewrite`, with exchanges for fences.
 
     Arguments:
         arena: the values in the arena; the first equation makes the arena.
-        books: number of the log of checked exchanges; None: they are not checked.
+        exchange_log: number of the log of checked exchanges; None: they are not checked.
     """
     if not arena.stays:
         return rewrite(graph, segments, hints)
-    return written(segments, _ArenaWriter(graph, hints, arena, books))
+    return written(segments, _ArenaWriter(graph, hints, arena, exchange_log))
 
 
 class _ArenaWriter(Writer):
@@ -45,15 +45,16 @@ class _ArenaWriter(Writer):
         graph: StepGraph,
         hints: FenceHints,
         arena: ArenaPlan,
-        books: int | None,
+        exchange_log: int | None,
     ) -> None:
         super().__init__(graph, hints)
         self._plan = arena
-        self._books = books
+        self._exchange_log = exchange_log
         self._arena = _compat.new_var(arena_aval(arena.arena_bytes))
         self.eqns.append(empty_arena_equation(self._arena))
 
     def _pass(self, segment: Segment, before: list[Any], after: list[Any]) -> None:
+        """Write a boundary: an exchange with the arena, and a fence."""
         number = self._number
         stores, loads = self._plan.stored_at(number), self._plan.loaded_at(number)
         if not stores and not loads:
@@ -65,7 +66,7 @@ class _ArenaWriter(Writer):
             loads=tuple(loads),
             is_first=number == self._plan.first_boundary,
             is_last=number == self._plan.last_boundary,
-            books=self._books,
+            exchange_log=self._exchange_log,
             names=self._names(stores + loads),
         )
         stored = [self.version[stay.tensor] for stay in stores]
@@ -78,7 +79,7 @@ class _ArenaWriter(Writer):
         self.version.update(zip((s.tensor for s in loads), loaded, strict=True))
 
     def _names(self, stays: list[Stay]) -> tuple[str, ...]:
-        if self._books is None:
+        if self._exchange_log is None:
             return ()
         made_by = {t: k for k, op in enumerate(self.graph.operations) for t in op.outputs}
         return tuple(self.graph.describe(made_by[stay.tensor]) for stay in stays)

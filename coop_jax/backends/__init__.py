@@ -1,4 +1,4 @@
-"""What differs between XLA:CPU, XLA:GPU and XLA:TPU, each in a folder of its own."""
+"""Backends: the differences between XLA:CPU, XLA:GPU and XLA:TPU, in a folder each."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def backend_of(device: Any) -> Backend:
 
 
 def stored_values(program: Program, compiled: Any) -> StoredValues:
-    """What XLA stores of a program whose tagged form was compiled, by the backend of the
-    devices that it was compiled for."""
+    """The values that XLA stores of a program whose tagged form was compiled, by the
+    backend of the devices that it was compiled for."""
     devices = [d for s in _compat.input_shardings(compiled) for d in s.device_set]
     device = devices[0] if devices else _compat.default_device()
     return backend_of(device).stored_values(program, compiled)

@@ -98,15 +98,15 @@ class Backend:
         return lowered.compile(dict(options) or None)
 
     def stored_values(self, program: Program, compiled: Any) -> StoredValues:
-        """What XLA stores of a program whose tagged form was compiled; by rules where the
-        platform does not publish its optimized module."""
+        """The values that XLA stores of a program whose tagged form was compiled; by rules
+        where the platform does not publish its optimized module."""
         attribution = self._attribution(program, compiled)
         if attribution is None:
             return from_rules(program)
         return self._read(attribution)
 
     def fence_hints(self, program: Program, stored: StoredValues | None) -> FenceHints:
-        """What fences of the program have to do here beside what the schedule says.
+        """The requirements of this backend on fences, beside those of the schedule.
 
         Arguments:
             stored: what XLA stores; None where nothing was compiled.
@@ -146,11 +146,11 @@ class Backend:
         return attribution.stored_values()
 
     def _attribution(
-        self, program: Program, compiled: Any, *, constants_stand: bool = False
+        self, program: Program, compiled: Any, *, keeps_constants: bool = False
     ) -> Attribution | None:
         module = read_stored_module(compiled)
         if module is None:
             return None
         shardings = _compat.input_shardings(compiled)
         num_partitions = max((len(s.device_set) for s in shardings), default=1)
-        return Attribution(program, module, num_partitions, constants_stand=constants_stand)
+        return Attribution(program, module, num_partitions, keeps_constants=keeps_constants)

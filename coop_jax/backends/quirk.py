@@ -2,7 +2,7 @@
 
 Every backend lists its own (`backends.cpu.quirks`, `backends.gpu.quirks`,
 `backends.tpu.quirks`), and its class asks `Backend.has` wherever one takes effect. A
-backend without all of its quirks is as good as `Backend`. What each is worth is measured by
+backend without all of its quirks is as good as `Backend`. The worth of each is measured by
 `examples/ablation_table.py`.
 
 The lowerings of the fence (`backends.cpu.fence_call`, `backends.tpu.fence_layouts`) are no

@@ -62,6 +62,7 @@ def jit_parts(jitted: Any) -> tuple[Callable, dict[str, Any]]:
 
 
 def _shardings(info: Any, side: str) -> Any:
+    """The shardings and layouts given for arguments or results; None if there are none."""
     leaves = getattr(info, f"{side}_shardings_leaves")
     tree = getattr(info, f"{side}_shardings_treedef")
     layouts = getattr(info, f"{side}_layouts_leaves")

@@ -166,6 +166,7 @@ def _placed(args: tuple, target: str | None) -> tuple:
 
 
 def _check(make_step, policies, args, target, measure_seconds) -> None:
+    """Refuse arguments of `compare` that cannot be compared, before any compilation."""
     if not callable(make_step):
         raise TypeError(
             "`compare(make_step, ...)` must be given a callable that takes `wrap` and "

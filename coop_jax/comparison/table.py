@@ -166,6 +166,7 @@ class Comparison:
         return "\n".join([f"coop_jax comparison on {self.target}", *lines])
 
     def _cells(self, row: Row) -> tuple[str, ...]:
+        """The cells of a row of the table."""
         base = self.unmodified
 
         def ratio(of: Any, to: Any, form: str) -> str:

@@ -179,6 +179,7 @@ class Versions:
         )
 
     def _row(self, name: str, fitted: FittedStep) -> Row:
+        """The row of a version, with its recomputations counted."""
         plan = fitted.plan
         counted = executed(fitted.jitted.trace(*self._args).jaxpr, self._donated)
         return Row(
@@ -194,6 +195,7 @@ class Versions:
         )
 
     def _predicted_unmodified(self) -> int:
+        """Bytes that the step as written is expected to need."""
         target, backend = target_of(self.device), self.backend
         program, tagged = self._traced.program, self._compiled_both[2]
         if tagged is None:
@@ -264,6 +266,7 @@ class Versions:
         return statistics.median(seconds[0]) / statistics.median(seconds[1])
 
     def _run(self, step: Callable) -> float:
+        """Seconds of one call, with its results waited for."""
         args = [
             jax.tree.map(lambda leaf: leaf.copy(), arg)
             if i in self._donate_argnums

@@ -71,7 +71,7 @@ def unplanned_bytes(tagged: Any, stored: StoredValues, *, of_plans: bool = False
     unlisted_bytes = stored.unlisted_bytes
     if of_plans:
         unlisted_bytes += stored.more_unlisted_of_plans
-    return figures.fixed_bytes + min(unlisted_bytes, most) + stored.standing_bytes
+    return figures.fixed_bytes + min(unlisted_bytes, most) + stored.kept_constant_bytes
 
 
 def predicted_fixed_bytes(program: Program) -> int:

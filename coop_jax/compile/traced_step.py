@@ -108,6 +108,7 @@ class TracedStep:
         return lambda *inputs: self._typed_as_written(run(*inputs))
 
     def _typed_as_written(self, results: list[Any]) -> list[Any]:
+        """Results, weakly typed where those of the step as written are."""
         outvars = _compat.open_jaxpr(self.traced.jaxpr)[0].outvars
         return [
             _compat_jit.with_weak_type(value, v.aval)

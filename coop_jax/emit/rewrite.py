@@ -92,6 +92,7 @@ class Writer:
         self._readers = Readers(graph)
 
     def fence(self, segment: Segment, number: int) -> None:
+        """Pass tensors through a fence: later readers read its results."""
         self._number = number
         self._local, self._whole = {}, {}
         self._readers.begin_segment()
@@ -131,6 +132,7 @@ class Writer:
         }
 
     def execute(self, execution: Execution) -> None:
+        """Write the equations of an execution, renamed for a recomputation."""
         operation = self.graph.operations[execution.operation]
         for old in self.graph.overwritten_by.get(execution.operation, ()):
             others = self._readers.to_wait_for(old, execution.operation)
@@ -152,6 +154,7 @@ class Writer:
         self._num_executed += 1
 
     def _write(self, index: int, is_recompute: bool) -> dict[Any, Any]:
+        """Write one equation of present values; returns its results by variable."""
         eqn = self.graph.program.eqns[index]
         self._widen(eqn)
         renamed = {

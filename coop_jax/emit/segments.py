@@ -122,6 +122,7 @@ def _groups(
 def _operands(
     graph: StepGraph, groups: list[list[Execution]], fence_free_inputs: bool
 ) -> list[tuple[int, ...]]:
+    """The tensors that pass the fence before every group."""
     # Backwards: the tensors whose present version is read after each group.
     read_later = {
         graph.index_of[v] for v in graph.program.outvars if not isinstance(v, Literal)

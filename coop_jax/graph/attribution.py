@@ -17,7 +17,10 @@ from typing import Any
 from coop_jax.graph.buffer_to_value import consumers_of, stored_value
 from coop_jax.graph.scatter_add import accumulations
 from coop_jax.graph.stored_values import SCOPE, InPlace, StoredValues
-from coop_jax.graph.unattributed_buffers import readers_of_unnamed, standing_buffers
+from coop_jax.graph.unattributed_buffers import (
+    buffers_of_kept_constants,
+    readers_of_unnamed,
+)
 from coop_jax.trace.costs import aval_bytes
 from coop_jax.trace.program import Program, writes
 from coop_jax.trace.replacements import replacement_of
@@ -41,7 +44,7 @@ class Attribution:
         program: the program before it was tagged.
         module: the compiled module of the tagged program.
         num_partitions: devices that the program is partitioned over.
-        constants_stand: arrays that depend on no argument are kept from the beginning of
+        keeps_constants: arrays that depend on no argument are kept from the beginning of
             the step, whatever fences it has, as XLA:CPU does.
 
     Attributes:
@@ -56,7 +59,7 @@ class Attribution:
         module: StoredModule,
         num_partitions: int = 1,
         *,
-        constants_stand: bool = False,
+        keeps_constants: bool = False,
     ) -> None:
         self.program = program
         self.module = module
@@ -84,13 +87,15 @@ class Attribution:
         self._early: dict[int, int] = defaultdict(int)
         self._nested: dict[int, list[StoredBuffer]] = defaultdict(list)  # By computation.
         self._unnamed: list[StoredBuffer] = []
-        self._unmapped = self._lasting = self._standing = 0
+        self._unmapped = self._lasting = self._kept_constants = 0
         late = len(program.eqns) // _LASTING
-        standing = (
-            standing_buffers(module, equation_of, late) if constants_stand else frozenset()
+        kept = (
+            buffers_of_kept_constants(module, equation_of, late)
+            if keeps_constants
+            else frozenset()
         )
         for buffer in module.buffers:
-            self._attribute(buffer, standing)
+            self._attribute(buffer, kept)
         for index in self._replaced.values():
             eqn = program.eqns[index]
             replacement = replacement_of(eqn)
@@ -112,7 +117,7 @@ class Attribution:
             in_place,
             unlisted_bytes=self.module.unlisted_bytes + self._lasting,
             early_bytes=dict(self._early),
-            standing_bytes=self._standing,
+            kept_constant_bytes=self._kept_constants,
         )
 
     def fused_equations(self) -> list[set[int]]:
@@ -123,15 +128,16 @@ class Attribution:
             if fusion.opcode == "fusion"
         ]
 
-    def _attribute(self, buffer: StoredBuffer, standing: frozenset[int]) -> None:
+    def _attribute(self, buffer: StoredBuffer, kept: frozenset[int]) -> None:
+        """Attribute one buffer to a value, to the workspace of an equation, or to none."""
         instruction = self.module.instructions[buffer.instruction]
         if buffer.kind == "other" or instruction.opcode == "parameter":
             return
         if instruction.computation != self.module.entry:
             self._nested[instruction.computation].append(buffer)
             return
-        if buffer.instruction in standing:
-            self._standing += buffer.size_bytes
+        if buffer.instruction in kept:
+            self._kept_constants += buffer.size_bytes
             return
         named, fused, is_constant = self._equations_at(buffer)
         value = stored_value(
@@ -167,6 +173,7 @@ class Attribution:
         return buffer.lifetime > len(self.module.schedule) // _LASTING
 
     def _attribute_constant(self, buffer: StoredBuffer) -> None:
+        """A buffer that belongs to no equation and holds a constant."""
         self._unmapped += buffer.size_bytes
         if not self._is_lasting(buffer):
             return
@@ -247,6 +254,7 @@ class Attribution:
         return named, self._equations_inside(instruction.called), False
 
     def _equations_inside(self, called: Iterable[int]) -> set[int]:
+        """Indices of the equations whose names instructions of a computation carry."""
         return {
             equation
             for computation in self._closure(called)

@@ -24,7 +24,7 @@ from coop_jax.trace.purity import may_move, may_run_again, may_vanish
 
 # A chain of unstored equations longer than this that several operations share is taken
 # to be stored at its end: XLA stops duplicating long before.
-_LONGEST_SHARED_CONE = 64
+_LONGEST_SHARED_REGION = 64
 # A view that takes more than so many times the bytes of its source is a copy of it.
 _COPY_FROM = 1.25
 # Primitives that XLA:TPU evaluates in every fusion that reads them, if not stored.
@@ -35,7 +35,7 @@ _FUSED_ON_TPU = frozenset(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Cone:
+class FusionRegion:
     """`equations` (indices, ascending) compute the values `makes` from `reads`.
 
     The last equation, the anchor, makes them; every other is unstored.
@@ -50,10 +50,12 @@ class Cone:
         return self.equations[-1]
 
 
-def cones_in_order(program: Program, materialization: StoredValues) -> Iterator[Cone]:
+def regions_in_order(
+    program: Program, materialization: StoredValues
+) -> Iterator[FusionRegion]:
     """The program's operations in the order in which XLA runs them."""
     stored = _stored_values(program, materialization)
-    return _in_order(program, materialization, _cones(program, stored))
+    return _in_order(program, materialization, _regions(program, stored))
 
 
 def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
@@ -96,7 +98,7 @@ def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
     for i, eqn in enumerate(program.eqns):
         for v in reads(eqn):
             consumers[v].add(i)
-    heavy, cone_size = _cone_weights(program, stored, materialization.fuses_most)
+    heavy, region_size = _region_weights(program, stored, materialization.fuses_most)
 
     def sink_of(i: int) -> Any:
         eqn = program.eqns[i]
@@ -112,7 +114,7 @@ def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
                 continue
             ends = {sink_of(j) for j in consumers[v]} - {None}
             shared = many in ends or len(ends) > 1
-            if shared and (heavy[i] or cone_size[i] > _LONGEST_SHARED_CONE):
+            if shared and (heavy[i] or region_size[i] > _LONGEST_SHARED_REGION):
                 stored.add(view_of.get(v, v) if is_view(program.eqns[i]) else v)
                 sink[v] = i
             else:
@@ -120,7 +122,7 @@ def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
     return stored - inputs
 
 
-def _cone_weights(
+def _region_weights(
     program: Program, stored: set[Any], fuses_most: bool
 ) -> tuple[list[bool], list[int]]:
     """By equation: whether its fusion region has unfusible work, and its length."""
@@ -141,31 +143,31 @@ def _cone_weights(
     return heavy, size
 
 
-def _cones(program: Program, stored: set[Any]) -> list[Cone]:
+def _regions(program: Program, stored: set[Any]) -> list[FusionRegion]:
     """The fusion region of every equation that makes a stored value or may not vanish."""
     eqns = program.eqns
     known = {*stored, *program.constvars, *program.invars}
     producer = {v: i for i, eqn in enumerate(eqns) for v in writes(eqn)}
-    cones = []
+    regions = []
     for anchor, eqn in enumerate(eqns):
         if stored.isdisjoint(writes(eqn)) and may_vanish(eqn):
             continue
-        cone, read, todo = {anchor}, set(), [anchor]
+        region, read, todo = {anchor}, set(), [anchor]
         while todo:
             for v in reads(eqns[todo.pop()]):
                 if v in known:
                     read.add(v)
-                elif (made_by := producer[v]) not in cone:
-                    cone.add(made_by)
+                elif (made_by := producer[v]) not in region:
+                    region.add(made_by)
                     todo.append(made_by)
         makes = tuple(v for v in writes(eqn) if v in stored)
-        cones.append(Cone(tuple(sorted(cone)), frozenset(read), makes))
-    return cones
+        regions.append(FusionRegion(tuple(sorted(region)), frozenset(read), makes))
+    return regions
 
 
 def _in_order(
-    program: Program, materialization: StoredValues, cones: list[Cone]
-) -> Iterator[Cone]:
+    program: Program, materialization: StoredValues, regions: list[FusionRegion]
+) -> Iterator[FusionRegion]:
     """Fusion regions in the order in which XLA runs them.
 
     XLA schedules for memory: it makes weight gradients and updates as soon as it can,
@@ -173,26 +175,26 @@ def _in_order(
     runs just before the first one that needs it; operations that may not move keep the
     program's order.
     """
-    made_by = {v: k for k, cone in enumerate(cones) for v in cone.makes}
-    needs = [{made_by[v] for v in cone.reads if v in made_by} for cone in cones]
-    in_place = [k for k, c in enumerate(cones) if not may_move(program.eqns[c.anchor])]
+    made_by = {v: k for k, region in enumerate(regions) for v in region.makes}
+    needs = [{made_by[v] for v in region.reads if v in made_by} for region in regions]
+    in_place = [k for k, c in enumerate(regions) if not may_move(program.eqns[c.anchor])]
     for before, after in itertools.pairwise(in_place):
         needs[after].add(before)
-    needed_by: list[list[int]] = [[] for _ in cones]
+    needed_by: list[list[int]] = [[] for _ in regions]
     for k, before in enumerate(needs):
         for j in before:
             needed_by[j].append(k)
     never = math.inf
-    position = [never] * len(cones)
-    for k in range(len(cones) - 1, -1, -1):
+    position = [never] * len(regions)
+    for k in range(len(regions) - 1, -1, -1):
         known = [
             materialization.position[v]
-            for v in cones[k].makes
+            for v in regions[k].makes
             if v in materialization.position
         ]
         if known:
             position[k] = max(known)
-        elif not may_move(program.eqns[cones[k].anchor]):
+        elif not may_move(program.eqns[regions[k].anchor]):
             position[k] = -1  # as soon as its operands exist: it holds them
         elif materialization.position:
             position[k] = min((position[j] for j in needed_by[k]), default=never)
@@ -203,7 +205,7 @@ def _in_order(
     heapq.heapify(ready)
     while ready:
         _, k = heapq.heappop(ready)
-        yield cones[k]
+        yield regions[k]
         for j in needed_by[k]:
             waiting[j] -= 1
             if waiting[j] == 0:

@@ -47,6 +47,7 @@ def accumulations(program: Program) -> dict[Any, tuple[Any, Any]]:
 
 
 def _is_zeros(value: Any, made_by: dict[Any, Any]) -> bool:
+    """Whether a value is zeros of any shape, made by a broadcast."""
     while not isinstance(value, Literal):
         eqn = made_by.get(value)
         if eqn is None or eqn.primitive.name not in (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,10 +12,16 @@ import numpy as np
 from coop_jax import _ext
 from coop_jax.base import _compat
 from coop_jax.base._compat import Literal
-from coop_jax.graph.fusion_regions import Cone, cones_in_order
+from coop_jax.graph.fusion_regions import FusionRegion, regions_in_order
 from coop_jax.graph.memory_aware_order import early_order
 from coop_jax.graph.scatter_add import accumulations
 from coop_jax.graph.stored_values import StoredValues
+from coop_jax.graph.take_overs import (
+    donated_overwrites,
+    in_place_pairs,
+    overwritten_by_operation,
+    scattered_pairs,
+)
 from coop_jax.targets import Target
 from coop_jax.trace.costs import (
     aval_bytes,
@@ -26,11 +30,9 @@ from coop_jax.trace.costs import (
     is_view,
     seconds,
 )
-from coop_jax.trace.program import Program, reads, writes
+from coop_jax.trace.program import Program
 from coop_jax.trace.purity import may_move, may_run_again
 from coop_jax.trace.replacements import original
-
-SMALL_OVERWRITE_BYTES = 64 * 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,8 +125,8 @@ def build_graph(
     inputs = list(dict.fromkeys([*program.constvars, *program.invars]))
     num_inputs = len(inputs)
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}
-    cones = list(cones_in_order(program, materialization))
-    tensors, operations = _tensors_and_operations(inputs, cones)
+    regions = list(regions_in_order(program, materialization))
+    tensors, operations = _tensors_and_operations(inputs, regions)
 
     def is_external(tensors: Sequence[Any]) -> list[bool]:
         return [
@@ -148,11 +150,11 @@ def build_graph(
             # updates of weights after it, apart from those of their moments.
             target.negligible_bytes,
         )
-        tensors, operations = _tensors_and_operations(inputs, [cones[k] for k in order])
+        tensors, operations = _tensors_and_operations(inputs, [regions[k] for k in order])
     donated_vars = {v for v, d in zip(program.invars, program.donated, strict=True) if d}
     external = is_external(tensors)
     in_pool = bytes_in_pool(tensors)
-    overwrites = _overwrites(program, operations, tensors, external)
+    overwrites = donated_overwrites(program, operations, tensors, external)
     core = _core_graph(
         program, materialization, target, operations, tensors, in_pool, external, overwrites
     )
@@ -167,13 +169,13 @@ def build_graph(
         made_at=tuple(_made_at(op, tensors, materialization) for op in operations),
         core=core,
         flops=tuple(sum(flops(eqns[i]) for i in op.equations) for op in operations),
-        overwritten_by=_by_operation(overwrites),
+        overwritten_by=overwritten_by_operation(overwrites),
         index_of={v: i for i, v in enumerate(tensors)},
     )
 
 
 def _tensors_and_operations(
-    inputs: Sequence[Any], cones: Iterable[Cone]
+    inputs: Sequence[Any], regions: Iterable[FusionRegion]
 ) -> tuple[list[Any], list[Operation]]:
     """The variable of every tensor, and the operations on tensor indices.
 
@@ -182,15 +184,15 @@ def _tensors_and_operations(
     tensors = list(inputs)
     index_of = {v: i for i, v in enumerate(tensors)}
     operations = []
-    for cone in cones:
-        for v in cone.makes:
+    for region in regions:
+        for v in region.makes:
             index_of[v] = len(tensors)
             tensors.append(v)
         operations.append(
             Operation(
-                equations=cone.equations,
-                inputs=tuple(sorted(index_of[v] for v in cone.reads)),
-                outputs=tuple(index_of[v] for v in cone.makes),
+                equations=region.equations,
+                inputs=tuple(sorted(index_of[v] for v in region.reads)),
+                outputs=tuple(index_of[v] for v in region.makes),
             )
         )
     return tensors, operations
@@ -199,6 +201,7 @@ def _tensors_and_operations(
 def _made_at(
     operation: Operation, tensors: Sequence[Any], materialization: StoredValues
 ) -> int:
+    """The last position in XLA's schedule of an operation's results."""
     made = (materialization.position.get(tensors[t], -1) for t in operation.outputs)
     return max(made, default=-1)
 
@@ -215,7 +218,7 @@ def _must_precede(program, operations, tensors, external) -> Iterator[tuple[int,
     yield from itertools.pairwise(in_place)
     overwritten_by = {
         int(old): int(k)
-        for k, old, _ in _overwrites(program, operations, tensors, external)
+        for k, old, _ in donated_overwrites(program, operations, tensors, external)
     }
     for k, op in enumerate(operations):
         for t in op.inputs:
@@ -233,6 +236,7 @@ def _core_graph(
     external: Sequence[bool],
     overwrites: np.ndarray,
 ) -> Any:
+    """The graph as arrays, checked by the core."""
     eqns = program.eqns
     outputs = {v for v in program.outvars if not isinstance(v, Literal)}
     inputs = {*program.constvars, *program.invars}
@@ -265,8 +269,8 @@ def _core_graph(
             rule == "elementwise"
             and all(is_elementwise(eqn) or is_view(eqn) for eqn in body)
         ):
-            in_place += _in_place_pairs(k, op, body, tensors, in_pool)
-        in_place += _scattered_pairs(k, op, body, sums, tensors, in_pool)
+            in_place += in_place_pairs(k, op, body, tensors, in_pool)
+        in_place += scattered_pairs(k, op, body, sums, tensors, in_pool)
     return _ext.Graph(
         op_seconds=np.array(op_seconds, np.float64),
         op_workspace_bytes=np.array(workspace, np.int64),
@@ -283,105 +287,10 @@ def _core_graph(
 
 
 def _ragged(name: str, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+    """Rows of different lengths as the core takes them: flat, with pointers."""
     lengths = [0, *(len(row) for row in rows)]
     flat = [item for row in rows for item in row]
     return {
         f"{name}_ptr": np.cumsum(lengths).astype(np.int64),
         name: np.array(flat, np.int64),
     }
-
-
-def _in_place_pairs(k, op, body, tensors, in_pool) -> list[tuple[int, int, int]]:
-    """(operation, operand, result) where it may write over an operand of the same type.
-
-    All equations between the two are elementwise, so that every element is read before
-    it is written; other operands may be broadcast or gathered.
-    """
-    pairs = []
-    for i in op.inputs:
-        same = [
-            o
-            for o in op.outputs
-            if in_pool[i] > 0
-            and in_pool[i] == in_pool[o]
-            and tensors[i].aval.dtype == tensors[o].aval.dtype
-        ]
-        if same and _is_read_by_element(body, tensors[i]):
-            pairs += [(k, i, o) for o in same]
-    return pairs
-
-
-def _scattered_pairs(k, op, body, sums, tensors, in_pool) -> list[tuple[int, int, int]]:
-    """(operation, operand, result) where it scatters into one of its operands."""
-    made = {v for eqn in body for v in writes(eqn)}
-    return [
-        (k, i, o)
-        for o in op.outputs
-        if tensors[o] in sums and sums[tensors[o]][0] in made
-        for i in op.inputs
-        if tensors[i] is sums[tensors[o]][1] and 0 < in_pool[i] == in_pool[o]
-    ]
-
-
-def _is_read_by_element(body, operand) -> bool:
-    """Whether the equations that depend on an operand work element by element."""
-    size = math.prod(operand.aval.shape)
-    depends = {operand}
-    for eqn in body:
-        if depends.isdisjoint(reads(eqn)):
-            continue
-        made = writes(eqn)
-        if not (is_elementwise(eqn) or is_view(eqn)):
-            return False
-        if any(math.prod(v.aval.shape) != size for v in made):
-            return False
-        depends.update(made)
-    return True
-
-
-def _by_operation(overwrites: np.ndarray) -> dict[int, tuple[int, ...]]:
-    found: dict[int, tuple[int, ...]] = defaultdict(tuple)
-    for op, old, _ in overwrites.tolist():
-        found[op] += (old,)
-    return dict(found)
-
-
-def _overwrites(program, operations, tensors, external) -> np.ndarray:
-    """Donated inputs and the outputs that take over their memory: (op, old, new).
-
-    Paired as `jax.jit` pairs them: by type, in order. A pair whose old value is still
-    read after the new one is made is left out; there XLA keeps both. So are small ones
-    outside of the pool: values computed from an overwritten one can't be recomputed
-    afterwards, and a counter that seeds every dropout mask must not pin the entire network
-    to save its copy. In the pool a new value elsewhere would cost more than its bytes: it
-    stays there, and splits the free memory around it.
-    """
-    index_of = {v: i for i, v in enumerate(tensors)}
-    made_by = {t: k for k, op in enumerate(operations) for t in op.outputs}
-    last_read: dict[int, int] = {}
-    for k, op in enumerate(operations):
-        last_read.update(dict.fromkeys(op.inputs, k))
-    waiting: dict[Any, list[int]] = defaultdict(list)
-    for var, donated in zip(program.invars, program.donated, strict=True):
-        if donated:
-            waiting[_type(var)].append(index_of[var])
-    pairs = []
-    taken: set[int] = set()
-    for var in program.outvars:
-        queue = waiting.get(_type(var))
-        if not queue:
-            continue
-        old = queue.pop(0)
-        new = None if isinstance(var, Literal) else index_of[var]
-        if new is None or new not in made_by or new in taken:
-            continue
-        if external[old] and aval_bytes(var.aval) < SMALL_OVERWRITE_BYTES:
-            continue
-        if last_read.get(old, -1) <= made_by[new]:
-            taken.add(new)
-            pairs.append((made_by[new], old, new))
-    return np.array(sorted(pairs), np.int64).reshape(-1, 3)
-
-
-def _type(var: Any) -> tuple[Any, Any]:
-    return var.aval.shape, var.aval.dtype

@@ -49,8 +49,8 @@ class StoredValues:
             if negative (`backends.tpu.async_copies`).
         early_bytes: bytes that XLA makes for an equation long before it runs, where no
             fence is in between, by equation index.
-        standing_bytes: bytes of arrays of constants that XLA keeps for much of the step,
-            with fences or without (`unattributed_buffers.standing_buffers`).
+        kept_constant_bytes: bytes of arrays of constants that XLA keeps for much of the
+            step, with fences or without (`unattributed_buffers.buffers_of_kept_constants`).
         layouts: those that XLA chose, where fences keep them, by variable
             (`backends.tpu.layouts`).
         narrowed: values that XLA:TPU stores as bfloat16 (`backends.tpu.bf16_storage`).
@@ -66,7 +66,7 @@ class StoredValues:
     unlisted_bytes: int = 0
     more_unlisted_of_plans: int = 0
     early_bytes: dict[int, int] = dataclasses.field(default_factory=dict)
-    standing_bytes: int = 0
+    kept_constant_bytes: int = 0
     layouts: dict[Any, Order] = dataclasses.field(default_factory=dict)
     narrowed: Narrowed = dataclasses.field(default_factory=dict)
 

@@ -91,7 +91,7 @@ def readers_of_unnamed(
     return Unnamed(dict(scratch), tuple(reader))
 
 
-def standing_buffers(
+def buffers_of_kept_constants(
     module: StoredModule, equation_of: Callable[[Instruction], int | None], late: int
 ) -> frozenset[int]:
     """Ids of unnamed instructions that need no argument, and serve late equations.

@@ -113,6 +113,7 @@ def named_graph(
 
 
 def _check_containers(tensors: Any, operations: Any) -> None:
+    """Refuse tensors and operations that are no mappings and lists."""
     if not isinstance(tensors, Mapping):
         raise TypeError(
             "`planning.named_graph(tensors=...)` must be a dictionary by name. Got "
@@ -131,6 +132,7 @@ def _check_containers(tensors: Any, operations: Any) -> None:
 
 
 def _check_keys(what: str, given: Any, known: tuple[str, ...], required: str) -> None:
+    """Refuse unknown and missing keys of a tensor or operation."""
     if not isinstance(given, Mapping):
         raise TypeError(
             f"`planning.named_graph(...)`: {what} must be a dictionary. Got "

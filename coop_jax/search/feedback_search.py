@@ -36,6 +36,13 @@ _FLOOR_PREFERENCES = (0.95, 0.9, 0.85, 0.8, 0.7)
 # Plans that are expected not to fit are made again instead of compiled, at most so often
 # between two compilations.
 _MOST_SKIPPED = 4
+# The error of the next plan may exceed that of the last one by one over this number of it.
+_MARGIN_OF_ERROR = 4
+# Where the next plan is one that was compiled, the room shrinks by one over this number.
+_STEP_AFTER_THE_SAME = 50
+# After a plan that keeps the budget the next one may use one over this number of the room
+# that is free: one plan's error says little about that of the next.
+_PART_USED_NEXT = 2
 
 
 class FeedbackSearch:
@@ -43,7 +50,7 @@ class FeedbackSearch:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._forget()
+        self.forget()
 
     def best(self, budget_bytes: int, num_left: int = MAX_COMPILATIONS) -> Measured | None:
         """The plan that recomputes least of those found to keep a budget.
@@ -58,78 +65,15 @@ class FeedbackSearch:
         Returns:
             None if none of the compiled plans keeps the budget.
         """
-        self._forget()
-        room = budget_bytes - self._problem.fixed_bytes
-        preferred, error, margin = room - int(_MARGIN * room), 0, 0
-        worst = 0  # The largest error of a plan, in bytes.
-        best: Measured | None = None
-        seen: set[bytes] = set()
-        skipped: list[Planned] = []
-        may_skip = _MOST_SKIPPED
-        while len(seen) < num_left and preferred > 0:
-            planned = self._plan(room, preferred)
-            excess = 0
-            if planned is not None and best is None:
-                excess = self._problem.planned_bytes(*planned) + margin - budget_bytes
-            if planned is not None and excess > 0 and len(skipped) < may_skip:
-                skipped.append(planned)
-                preferred -= max(excess, room // LEAST_STEP)
-                continue
-            if best is None and self._scratch and (planned is None or excess > 0):
-                self._forget()
-                # The margin leaves room for all of the error; half of it is likely.
-                margin, error = worst + worst // 4, worst // 2
-                preferred = room - margin
-                skipped, may_skip = [], _MOST_SKIPPED
-                continue
-            if planned is None and best is None:
-                planned = skipped[-1] if skipped else self._plan(room)
-                skipped, may_skip = [], 0
-                if planned is not None and key_of(*planned) in seen:
-                    break
-            if planned is None:
-                break
-            if key_of(*planned) in seen:  # Tensors are large: ask for more.
-                preferred -= room // 50
-                continue
-            seen.add(key_of(*planned))
-            measured = self._problem.compile_plan(*planned, error)
-            over = measured.total_bytes - budget_bytes
-            if over > 0 or measured.compiled is None:
-                if best is not None:
-                    break
-                error = measured.total_bytes - self._problem.planned_bytes(*planned)
-                worst = max(worst, error)
-                less = len(seen) * (over + over // 8)
-                # The error of the next plan may be a little larger than that of this one.
-                margin = max(margin, error + error * len(seen) // 4)
-                if self._learn(planned, measured):
-                    # The scratch should explain the first miss; it did not the second time.
-                    is_first = len(seen) == 1
-                    margin, less = (error // 4, 0) if is_first else (error, over)
-                    margin = max(0, margin)
-                    error = 0
-                preferred -= max(less, room // LEAST_STEP)
-                skipped, may_skip = [], _MOST_SKIPPED
-                continue
-            if best is not None:
-                return min(best, measured, key=lambda m: m.recompute_seconds)
-            best = measured
-            statistics = planned[1].statistics
-            gain = best.recompute_seconds / statistics.compute_seconds
-            enough = SLACK_WORTH_USING * (1 if len(seen) == 1 else _AFTER_A_MISS)
-            if -over <= enough * room or gain <= GAIN_WORTH_TRYING:
-                break
-            # Half of the free room: one plan's error says little about that of the next.
-            preferred, error = preferred + -over // 2, 0
-        return best
+        self.forget()
+        return _Descent(self, self._problem, budget_bytes).best(num_left)
 
     def tightest(self, budget_bytes: int, num_left: int = MAX_TIGHTEST) -> Measured:
         """The first of the tightest plans that keeps the budget, or else the smallest.
 
         The plans are the same for every budget; `num_left` of them may be compiled.
         """
-        self._forget()
+        self.forget()
         tried: dict[bytes, Measured] = {}
         plans: list[Planned] | None = None
         error = 0
@@ -145,7 +89,7 @@ class FeedbackSearch:
             if least(measured) <= (False, budget_bytes):
                 break
             error = measured.total_bytes - self._problem.planned_bytes(*planned)
-            if self._learn(planned, measured):
+            if self.learn(planned, measured):
                 plans, error = None, 0
         return min(tried.values(), key=least)
 
@@ -173,13 +117,20 @@ class FeedbackSearch:
         ]
         return [(graph, schedule) for schedule in schedules if schedule is not None]
 
-    def _plan(self, room: int, preferred: int | None = None) -> Planned | None:
+    def plan(self, room: int, preferred: int | None = None) -> Planned | None:
+        """The plan that recomputes least within a room, with the scratch learnt so far."""
         return least_recomputation(self._graphs, self._problem.options, room, preferred)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Plan the graphs as they were read at first again."""
         self._graphs, self._scratch = self._problem.graphs, {}
 
-    def _learn(self, planned: Planned, measured: Measured) -> bool:
+    @property
+    def has_learnt(self) -> bool:
+        """Whether scratch is added to the graphs."""
+        return bool(self._scratch)
+
+    def learn(self, planned: Planned, measured: Measured) -> bool:
         """Add the bytes that XLA kept alive beyond the plan to the graphs, as scratch;
         returns whether there were any."""
         problem = self._problem
@@ -197,3 +148,127 @@ class FeedbackSearch:
         if needed:
             self._graphs = problem.with_scratch(self._scratch)
         return bool(needed)
+
+
+class _Descent:
+    """The plans for one budget: with less and less room until one keeps it, and one more
+    with some of the room that this leaves free.
+
+    Arguments:
+        search: plans, and learns scratch.
+        problem: the step.
+        budget_bytes: the budget.
+    """
+
+    def __init__(self, search: FeedbackSearch, problem: Problem, budget_bytes: int) -> None:
+        self._search = search
+        self._problem = problem
+        self._budget_bytes = budget_bytes
+        self._room = budget_bytes - problem.fixed_bytes
+        self._preferred = self._room - int(_MARGIN * self._room)
+        self._error = 0  # The likely error of the next plan, in bytes.
+        self._margin = 0  # Bytes that the next plan has to leave free for its error.
+        self._worst = 0  # The largest error of a plan, in bytes.
+        self._found: Measured | None = None
+        self._seen: set[bytes] = set()
+        self._start_skipping()
+
+    def best(self, num_left: int) -> Measured | None:
+        """The plan that recomputes least of at most `num_left` that are compiled."""
+        while len(self._seen) < num_left:
+            planned = self._next()
+            if planned is None:
+                break
+            self._seen.add(key_of(*planned))
+            measured = self._problem.compile_plan(*planned, self._error)
+            over = measured.total_bytes - self._budget_bytes
+            if over > 0 or measured.compiled is None:
+                if self._found is not None:
+                    break
+                self._correct(planned, measured, over)
+            elif self._found is not None:
+                return min(self._found, measured, key=lambda m: m.recompute_seconds)
+            else:
+                self._found = measured
+                if not self._is_worth_another(measured, -over):
+                    break
+                self._preferred += -over // _PART_USED_NEXT
+                self._error = 0
+        return self._found
+
+    def _next(self) -> Planned | None:
+        """The next plan that is worth a compilation."""
+        while self._preferred > 0:
+            planned = self._search.plan(self._room, self._preferred)
+            if self._found is None:
+                excess = self._excess(planned)
+                if (
+                    planned is not None
+                    and excess > 0
+                    and len(self._skipped) < self._may_skip
+                ):
+                    self._skipped.append(planned)
+                    self._preferred -= max(excess, self._room // LEAST_STEP)
+                    continue
+                if self._search.has_learnt and (planned is None or excess > 0):
+                    self._start_without_scratch()
+                    continue
+                if planned is None:
+                    planned = self._last_skipped()
+                    if planned is not None and key_of(*planned) in self._seen:
+                        return None
+            if planned is None or key_of(*planned) not in self._seen:
+                return planned
+            # Tensors are large: with a little less the plan is the same.
+            self._preferred -= self._room // _STEP_AFTER_THE_SAME
+        return None
+
+    def _excess(self, planned: Planned | None) -> int:
+        """Bytes by which a plan is expected to miss the budget, its margin included."""
+        if planned is None:
+            return 0
+        return self._problem.planned_bytes(*planned) + self._margin - self._budget_bytes
+
+    def _last_skipped(self) -> Planned | None:
+        """Where no plan fits: the last one skipped, or else any within the room."""
+        planned = self._skipped[-1] if self._skipped else self._search.plan(self._room)
+        self._skipped, self._may_skip = [], 0
+        return planned
+
+    def _start_skipping(self) -> None:
+        self._skipped: list[Planned] = []
+        self._may_skip = _MOST_SKIPPED
+
+    def _start_without_scratch(self) -> None:
+        """Plan the graph as it was read at first, with the plan's error left free."""
+        self._search.forget()
+        # The margin leaves room for all of the error; half of it is likely.
+        self._margin = self._worst + self._worst // _MARGIN_OF_ERROR
+        self._error = self._worst // 2
+        self._preferred = self._room - self._margin
+        self._start_skipping()
+
+    def _correct(self, planned: Planned, measured: Measured, over: int) -> None:
+        """Learn from a plan that missed the budget by `over` bytes."""
+        num_seen = len(self._seen)
+        error = measured.total_bytes - self._problem.planned_bytes(*planned)
+        self._worst = max(self._worst, error)
+        if self._search.learn(planned, measured):
+            # The scratch should explain the first miss; it did not the second time.
+            is_first = num_seen == 1
+            margin, less = (error // _MARGIN_OF_ERROR, 0) if is_first else (error, over)
+            self._margin, self._error = max(0, margin), 0
+        else:
+            less = num_seen * over
+            # The error of the next plan may be a little larger than that of this one.
+            margin = error + error * num_seen // _MARGIN_OF_ERROR
+            self._margin, self._error = max(self._margin, margin), error
+        self._preferred -= max(less, self._room // LEAST_STEP)
+        self._start_skipping()
+
+    def _is_worth_another(self, measured: Measured, free_bytes: int) -> bool:
+        """Whether a plan that keeps the budget leaves enough room for a better one."""
+        statistics = measured.candidate.schedule.statistics
+        gain = measured.recompute_seconds / statistics.compute_seconds
+        enough = SLACK_WORTH_USING * (1 if len(self._seen) == 1 else _AFTER_A_MISS)
+        return free_bytes > enough * self._room and gain > GAIN_WORTH_TRYING

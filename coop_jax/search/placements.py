@@ -80,7 +80,7 @@ class ArenaPlacement(XlaPlacement):
         backend, hints: as of `XlaPlacement`.
         platform: JAX's name of the platform, for the error.
         target: the device, whose bandwidth gives the time of an exchange.
-        books: number of the log of checked exchanges; None: they are not checked.
+        exchange_log: number of the log of checked exchanges; None: they are not checked.
 
     Raises:
         ValueError: if the backend has no arena.
@@ -92,7 +92,7 @@ class ArenaPlacement(XlaPlacement):
         hints: FenceHints,
         platform: str,
         target: Target,
-        books: int | None,
+        exchange_log: int | None,
     ) -> None:
         if not backend.has_arena:
             raise ValueError(
@@ -101,7 +101,7 @@ class ArenaPlacement(XlaPlacement):
             )
         super().__init__(backend, hints)
         self._target = target
-        self._books = books
+        self._exchange_log = exchange_log
         # The last schedule with its segments and arena: a schedule's bytes are asked for
         # first, and then its program.
         self._last: tuple[Any, list[Segment], ArenaPlan] | None = None
@@ -116,12 +116,15 @@ class ArenaPlacement(XlaPlacement):
         self, graph: StepGraph, schedule: AnySchedule, *, is_guarded: bool = True
     ) -> Realization:
         segments, arena = self._planned(graph, schedule)
-        program = rewrite_with_arena(graph, segments, self._hints, arena, self._books)
+        program = rewrite_with_arena(
+            graph, segments, self._hints, arena, self._exchange_log
+        )
         return Realization(segments, program, arena)
 
     def _planned(
         self, graph: StepGraph, schedule: AnySchedule
     ) -> tuple[list[Segment], ArenaPlan]:
+        """Segments and arena of a schedule; those of the last one are kept."""
         if self._last is None or self._last[0] is not schedule:
             segments, arena = plan_arena(
                 graph,
@@ -139,12 +142,12 @@ class Placing:
 
     Attributes:
         name: one of `PLACEMENTS`.
-        books: for an arena, the number of the log of checked exchanges; None: they are
-            not checked.
+        exchange_log: for an arena, the number of the log of checked exchanges; None: they
+            are not checked.
     """
 
     name: str = "xla"
-    books: int | None = None
+    exchange_log: int | None = None
 
     def placement(
         self, traced: TracedStep, stored: StoredValues | None = None
@@ -171,7 +174,7 @@ class Placing:
             )
         device = traced.device()
         return ArenaPlacement(
-            backend, hints, device.platform, target_of(device), self.books
+            backend, hints, device.platform, target_of(device), self.exchange_log
         )
 
 

@@ -129,6 +129,7 @@ class Problem:
         return self._compiled[key]
 
     def _compile(self, candidate: Candidate) -> Measured:
+        """Compile a candidate, and log its figures."""
         compiled, total_bytes = compile_measured(
             lambda: self.compile_program(candidate.realized.program)
         )

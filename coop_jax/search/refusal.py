@@ -84,6 +84,7 @@ class Refusals:
         *,
         is_predicted: bool = False,
     ) -> InfeasibleBudgetError:
+        """The error with a budget that works, which is found when it is asked for."""
         return InfeasibleBudgetError(
             budget_bytes,
             smallest_bytes,

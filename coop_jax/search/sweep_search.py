@@ -20,13 +20,13 @@ from coop_jax.search.problem import Problem
 
 # A first plan that exceeds its expected bytes by more than one over this number of its pool
 # is compiled with memory fences as well.
-_OUT_OF_HAND = 20
+_MOST_EXCESS = 20
 # The part of the first plan's recomputation that a clearly different plan does at most.
 _CLEARLY_LESS = 0.75
 # Many plans need fewer bytes than expected, by one over the first number of the room;
 # layered ones, whose order is left to XLA, by one over the second number of the budget.
-_LIKELY_LUCK = 20
-_LUCK_OF_LAYERED = 40
+_OVERESTIMATE = 20
+_OVERESTIMATE_OF_LAYERED = 40
 
 
 class SweepSearch:
@@ -54,8 +54,8 @@ class SweepSearch:
         tried: set[bytes] = set()
         error = 0  # Bytes left free for the error of a plan that is not layered.
         while num_left > 0:
-            luck = 0 if found is None else budget_bytes // _LUCK_OF_LAYERED
-            plan = self._next(plans, tried, room, error, luck)
+            overestimate = 0 if found is None else budget_bytes // _OVERESTIMATE_OF_LAYERED
+            plan = self._next(plans, tried, room, error, overestimate)
             if plan is None:
                 break
             if found is not None and plan.recompute_seconds >= found.recompute_seconds:
@@ -82,7 +82,7 @@ class SweepSearch:
                 plans = [p for p in plans if p.is_layered]
             # The next plan may be expected to exceed the room by half of the bytes that
             # are left, within the likely error.
-            error = max(over // 2, -room // _LIKELY_LUCK)
+            error = max(over // 2, -room // _OVERESTIMATE)
         return found
 
     def tightest(self, budget_bytes: int, num_left: int = MAX_TIGHTEST) -> Measured:
@@ -122,9 +122,9 @@ class SweepSearch:
         planned_bytes = measured.candidate.planned_bytes
         missed_by = measured.total_bytes - planned_bytes
         planned_room = planned_bytes - self._problem.fixed_bytes
-        is_in_hand = missed_by <= planned_room // _OUT_OF_HAND
+        is_close = missed_by <= planned_room // _MOST_EXCESS
         fits = least(measured) <= (False, budget_bytes)
-        if fits or is_in_hand or not may_try_both:
+        if fits or is_close or not may_try_both:
             return [measured]
         other = self._problem.compile_plan(
             plan.graph, plan.schedule, is_guarded=not self._is_guarded
@@ -140,13 +140,13 @@ class SweepSearch:
         tried: set[bytes],
         room: int,
         error: int,
-        luck: int,
+        overestimate: int,
     ) -> Scanned | None:
         """The plan that recomputes least of those likely to fit, or else, for the first
         compilation, the one likeliest to fit: its figure predicts those of the others.
         None if no further plan is likely to fit."""
         for plan in plans:
-            left_free = -luck if plan.is_layered else error
+            left_free = -overestimate if plan.is_layered else error
             if plan.key not in tried and plan.likely_bytes + left_free <= room:
                 return plan
         if tried:

@@ -111,6 +111,7 @@ class _Inliner:
         self._barrier = barrier
 
     def inline(self, jaxpr, operands, consts, source_info_of) -> list[Any]:
+        """Append a jaxpr's equations with its inputs replaced; returns its results."""
         env: dict[Any, Any] = {}
         for var, const in zip(jaxpr.constvars, consts, strict=True):
             env[var] = fresh = _compat.new_var(var.aval)
@@ -141,6 +142,7 @@ class _Inliner:
         return [read(v) for v in jaxpr.outvars]
 
     def _inline_call(self, eqn, called, invars, info) -> list[Any]:
+        """Inline a call, with its name as a scope."""
         inner, consts = _compat.open_jaxpr(called)
         name = eqn.params.get("name")
         if name is not None:

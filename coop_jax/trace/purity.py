@@ -30,7 +30,7 @@ class Purity:
         is_call: it has the permissions that its jaxprs have. Without a jaxpr it gets none.
         is_opaque: its jaxpr describes a kernel, and its effects are complete: the jaxpr is
             not looked into.
-        is_local: whether it has all permissions inside of a call. What it does outside of
+        is_local: whether it has all permissions inside of a call. Its effects outside of
             the call is an effect of the call.
     """
 
@@ -226,6 +226,7 @@ def _has(eqn: Any, permission: str) -> bool:
 
 
 def _has_class(eqn: Any, permission: str) -> bool:
+    """Whether an equation, its inner ones included, has a permission."""
     purity = class_of(eqn.primitive)
     if not getattr(purity, permission) or _says_side_effects(eqn):
         return False
@@ -240,7 +241,7 @@ def _has_class(eqn: Any, permission: str) -> bool:
 def _has_inside(eqn: Any, permission: str) -> bool:
     """Whether an equation of a called jaxpr has a permission.
 
-    What it does to references and named axes outside of the call is also an effect of the
+    A change of references and named axes outside of the call is also an effect of the
     call.
     """
     if not all(map(_compat.is_effect_on_operands, eqn.effects)):
@@ -260,7 +261,7 @@ def _says_side_effects(eqn: Any) -> bool:
 
     Kernels of several devices have to be run by all of them equally often.
     """
-    told = eqn.params.get("compiler_params")
-    has_side_effects = getattr(told, "has_side_effects", False)
+    params = eqn.params.get("compiler_params")
+    has_side_effects = getattr(params, "has_side_effects", False)
     is_pure = not has_side_effects or getattr(has_side_effects, "name", "") == "PURE"
-    return not is_pure or getattr(told, "collective_id", None) is not None
+    return not is_pure or getattr(params, "collective_id", None) is not None

@@ -121,6 +121,7 @@ def _is_installed(module: str) -> bool:
 
 
 def _gpu_device(target: Target) -> Any:
+    """A GPU of a compile-only topology, from its description."""
     config = (_CONFIGS / f"{target.name}.txtpb").read_text()
 
     def describe() -> Any:
@@ -140,6 +141,7 @@ def _gpu_device(target: Target) -> Any:
 
 
 def _tpu_device(target: Target) -> Any:
+    """A TPU of a compile-only topology."""
     # Away from Google's cloud, libtpu would look for its metadata server; and without the
     # second variable only one process of a machine may load it, as if it held the chip.
     with _environment("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"):

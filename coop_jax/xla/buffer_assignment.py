@@ -127,6 +127,7 @@ def _alignment(compiled: Any) -> int:
 
 
 def _read_buffers(data: bytes) -> Iterator[StoredBuffer]:
+    """The buffers of temporaries in a serialized buffer assignment."""
     defined: dict[int, tuple[int, tuple[int, ...]]] = {}
     allocations = []
     for field, value in fields(data):

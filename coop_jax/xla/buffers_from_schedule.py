@@ -111,6 +111,7 @@ def kinds_of_storage(module: HloModule, flow: Flow) -> dict[int, str]:
 
 
 def _entry_buffers(module: HloModule, flow: Flow) -> Iterator[StoredBuffer]:
+    """Buffers of the entry computation's own values."""
     kinds = kinds_of_storage(module, flow)
     when = {number: at for at, number in enumerate(flow.sequence)}
     for value in flow.values:
@@ -231,6 +232,7 @@ class Flow:
             value = source
 
     def _results(self, number: int, instruction: Instruction) -> dict[Index, Value]:
+        """The values of an instruction's results, by shape index."""
         opcode = instruction.opcode
         operands = [self.held[o] for o in instruction.operands]
         if opcode in _FORWARDS:
@@ -262,6 +264,7 @@ class Flow:
         return made
 
     def _last_reads(self) -> dict[int, int]:
+        """The last instruction that reads every value, by its number."""
         last: dict[int, int] = {}
         for at, number in enumerate(self.sequence):
             for operand in self._module.instructions[number].operands:

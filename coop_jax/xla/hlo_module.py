@@ -99,6 +99,7 @@ def read_module(data: bytes) -> HloModule:
 
 
 def _read_instruction(data: bytes, computation: int) -> tuple[int, Instruction]:
+    """An instruction with its id."""
     name = opcode = op_name = ""
     number = tuple_index = 0
     shape = backend_config = b""

@@ -86,6 +86,7 @@ def compile_to_read(compile_step: Callable[[], Any]) -> Any:
 
 
 def _compile(compile_step: Callable[[], Any]) -> tuple[Any, int]:
+    """The executable with its bytes; None with those of the error if XLA refuses."""
     try:
         compiled = compile_step()
     except jax.errors.JaxRuntimeError as error:

@@ -48,6 +48,7 @@ def repeated(data: bytes, wanted: int) -> list[int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of variable length, and the position behind it."""
     byte = data[at]
     at += 1
     if byte < 128:

@@ -29,7 +29,7 @@ Batch = tuple[jax.Array, jax.Array]
 
 
 class TrainState(NamedTuple):
-    """What a step replaces, and what is therefore donated to it.
+    """The arrays that a step replaces, and that are therefore donated to it.
 
     `batch_stats` holds the running averages of batch normalisation; empty without it.
     """
@@ -161,7 +161,7 @@ def convnet_problem(
     optimizer: optax.GradientTransformation | None = None,
     seed: int = 0,
 ) -> TrainingProblem:
-    """A residual convolutional net; SGD with momentum unless told otherwise."""
+    """A residual convolutional net; SGD with momentum unless another optimizer is given."""
     model = ConvNet(num_classes, tuple(stage_sizes), width, dtype)
     batch = _random_images(batch_size, image_size, num_channels, num_classes, seed)
     return training_problem(

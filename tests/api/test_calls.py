@@ -1,4 +1,4 @@
-"""What a call costs, and steps as objects: copies, pickles, odd steps, checks."""
+"""The cost of a call, and steps as objects: copies, pickles, odd steps, checks."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ _TAGGED_LIKE_AS_WRITTEN = (
 
 
 def run_in_a_process(code, directory, *, by_environment=True):
-    """What a plan is in a fresh process, and how much of it came from the cache."""
+    """The plan in a fresh process, and how much of it came from the cache."""
     settings = {
         "JAX_COMPILATION_CACHE_DIR": str(directory),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

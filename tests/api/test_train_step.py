@@ -229,10 +229,10 @@ def test_infeasible_under_an_outer_jit(arguments):
 
 def test_verbose_tells_on_stderr(arguments, capfd):
     remat_train_step(mlp_step, budget="60%", planner=FAST, verbose=True).plan(*arguments)
-    told = capfd.readouterr().err
-    assert "[coop_jax] unmodified step: " in told
-    assert "compilation 1: predicted" in told
-    assert "recomputed" in told
+    log = capfd.readouterr().err
+    assert "[coop_jax] unmodified step: " in log
+    assert "compilation 1: predicted" in log
+    assert "recomputed" in log
 
 
 def test_donation_by_method_and_partial(arguments):

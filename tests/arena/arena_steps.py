@@ -10,7 +10,7 @@ import jax
 from steps import compiled_graph, mlp_arguments, mlp_step, traced
 
 from coop_jax.arena.layout import ArenaPlan, plan_arena
-from coop_jax.arena.stats import new_books
+from coop_jax.arena.stats import new_exchange_log
 from coop_jax.arena.writer import rewrite_with_arena
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.emit.hints import NO_HINTS
@@ -31,18 +31,22 @@ class StepInArena:
     segments: list[Segment]
     plan: ArenaPlan
 
-    def compiled(self, plan: ArenaPlan | None = None, books: int | None = None) -> Any:
+    def compiled(
+        self, plan: ArenaPlan | None = None, exchange_log: int | None = None
+    ) -> Any:
         """With another plan than its own, if given."""
         plan = self.plan if plan is None else plan
-        program = rewrite_with_arena(self.graph, self.segments, NO_HINTS, plan, books)
+        program = rewrite_with_arena(
+            self.graph, self.segments, NO_HINTS, plan, exchange_log
+        )
         return self.step.compile(program)
 
-    def run(self, plan: ArenaPlan | None = None, books: int | None = None) -> Any:
-        return jax.block_until_ready(self.compiled(plan, books)(*self.step.args))
+    def run(self, plan: ArenaPlan | None = None, exchange_log: int | None = None) -> Any:
+        return jax.block_until_ready(self.compiled(plan, exchange_log)(*self.step.args))
 
     def checked(self, plan: ArenaPlan | None = None) -> Any:
-        """Run with books of its own."""
-        return self.run(plan, new_books())
+        """Run with an exchange log of its own."""
+        return self.run(plan, new_exchange_log())
 
     def moved(self, number: int, **change: Any) -> ArenaPlan:
         """Its plan with one stay changed."""

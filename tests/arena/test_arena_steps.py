@@ -10,7 +10,7 @@ from steps import assert_trees_equal, mlp_arguments, mlp_step
 
 import coop_jax
 from coop_jax import _ext
-from coop_jax.arena.stats import new_books, planned_stats, recorded_stats
+from coop_jax.arena.stats import new_exchange_log, planned_stats, recorded_stats
 from coop_jax.xla.memory_figures import memory_figures
 
 PROBLEMS = {
@@ -70,9 +70,9 @@ def test_twenty_losses_are_the_same(name, dtype):
 
 def test_the_address_map_is_the_plan_tensor_by_tensor():
     made = step_in_arena()
-    books = new_books()
-    made.run(books=books)
-    stats = recorded_stats(made.plan, books)
+    exchange_log = new_exchange_log()
+    made.run(exchange_log=exchange_log)
+    stats = recorded_stats(made.plan, exchange_log)
     planned = [
         (s.tensor, s.stored_at, s.loaded_at, s.offset, s.num_bytes) for s in made.plan.stays
     ]
@@ -80,8 +80,8 @@ def test_the_address_map_is_the_plan_tensor_by_tensor():
     assert sorted(map(tuple, stats.address_map().tolist())) == sorted(planned)
     assert stats.moved_bytes == made.plan.copied_bytes
     assert stats.high_water_bytes == made.plan.arena_bytes
-    _ext.remove_arena_books(books)
-    assert recorded_stats(made.plan, books) is None
+    _ext.remove_arena_books(exchange_log)
+    assert recorded_stats(made.plan, exchange_log) is None
 
 
 def test_no_two_stays_share_bytes():
@@ -116,9 +116,9 @@ def test_occupancy_and_fragmentation_by_brute_force():
 
 def test_the_picture_of_a_run_is_that_of_its_plan(tmp_path):
     made = step_in_arena()
-    books = new_books()
-    made.run(books=books)
-    recorded_stats(made.plan, books).plot(tmp_path / "run.png")
+    exchange_log = new_exchange_log()
+    made.run(exchange_log=exchange_log)
+    recorded_stats(made.plan, exchange_log).plot(tmp_path / "run.png")
     planned_stats(made.plan).plot(tmp_path / "plan.png")
     assert (tmp_path / "run.png").read_bytes() == (tmp_path / "plan.png").read_bytes()
 
@@ -215,14 +215,14 @@ def test_a_step_that_fits_as_written_has_no_arena():
     assert len(step.arena_stats().events) == 0
 
 
-def test_the_environment_variable_turns_the_books_on(monkeypatch):
+def test_the_environment_variable_turns_checked_mode_on(monkeypatch):
     weights, x = mlp_arguments()
     monkeypatch.setenv("COOP_JAX_ARENA_DEBUG", "1")
     step = arena_step(mlp_step)
     monkeypatch.setenv("COOP_JAX_ARENA_DEBUG", "0")
     step(weights, x)
     assert len(step.arena_stats().events)
-    with pytest.raises(RuntimeError, match=r"`arena_stats\(\)` needs the books"):
+    with pytest.raises(RuntimeError, match=r"`arena_stats\(\)` needs the exchange log"):
         arena_step(mlp_step).arena_stats()
 
 

@@ -58,7 +58,7 @@ def test_a_wrong_offset_where_something_lives():
 
 
 def test_a_load_from_a_wrong_offset():
-    """What is stored in one place and sought in another."""
+    """A value is stored in one place and sought in another."""
     made = step_in_arena()
     stay = made.plan.stays[0]
 
@@ -119,21 +119,21 @@ STAY = Stay(tensor=5, num_bytes=256, stored_at=1, loaded_at=2, offset=128)
 VALUE = jnp.arange(64, dtype=jnp.float32)
 
 
-def exchange(arena, stores=(), loads=(), values=(), loaded=(), books=77, **flags):
+def exchange(arena, stores=(), loads=(), values=(), loaded=(), exchange_log=77, **flags):
     what = Exchange(
         boundary=2 if loads else 1,
         stores=tuple(stores),
         loads=tuple(loads),
         is_first=flags.get("is_first", False),
         is_last=flags.get("is_last", False),
-        books=books,
+        exchange_log=exchange_log,
         names=tuple(f"value {s.tensor}" for s in (*stores, *loads)),
     )
     return exchange_p.bind(arena, *values, what=what, loaded=tuple(loaded))
 
 
 def stored_and(change, *, keep=False):
-    """Store a value, change the arena behind the books' back, bring the value back."""
+    """Store a value, change the arena unseen by the exchange log, bring the value back."""
 
     @jax.jit
     def step(x):
@@ -153,11 +153,11 @@ def test_an_exchange_by_itself():
 
 
 def test_an_arena_that_somebody_wrote_to():
-    """Without the books, and over what lives there."""
+    """Without checked mode, and over what lives there."""
     other = dataclasses.replace(STAY, num_bytes=4, offset=132)
 
     def write(arena, x):
-        [arena] = exchange(arena, [other], values=[x[:1] + 3], books=None)
+        [arena] = exchange(arena, [other], values=[x[:1] + 3], exchange_log=None)
         return arena
 
     with pytest.raises(
@@ -176,7 +176,7 @@ def test_an_arena_that_xla_copied():
 
 def test_an_arena_that_is_not_aliased():
     register_targets()
-    what = Exchange(1, (), (), is_first=True, is_last=True, books=77)
+    what = Exchange(1, (), (), is_first=True, is_last=True, exchange_log=77)
 
     @jax.jit
     def step(arena):
@@ -188,7 +188,7 @@ def test_an_arena_that_is_not_aliased():
         jax.block_until_ready(step(jnp.zeros(64, jnp.uint8)))
 
 
-def test_without_books_a_copied_arena_gives_the_same_results():
+def test_without_checked_mode_a_copied_arena_gives_the_same_results():
     made = step_in_arena()
     program = made.compiled()
     kept = program._make()
@@ -247,7 +247,7 @@ def test_a_step_that_fails_half_way(debug):
 
 
 def test_a_step_that_fails_after_its_call_returned():
-    """What comes back is an arena with an error in it: not for the next call."""
+    """The arena comes back with an error in it: not for the next call."""
     made = step_in_arena()
     compiled = made.compiled()
     num_bytes = made.plan.arena_bytes

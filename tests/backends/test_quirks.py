@@ -48,7 +48,7 @@ from coop_jax.xla import absent_devices
 TESTS = Path(__file__).parents[1]
 QUIRKS = {"cpu": CPU_QUIRKS, "gpu": GPU_QUIRKS, "tpu": TPU_QUIRKS}
 ALL = [(platform, quirk) for platform in QUIRKS for quirk in QUIRKS[platform]]
-# What a backend can do, and the list itself: no behaviours of XLA.
+# The features of a backend, and the list itself: no behaviours of XLA.
 CAPABILITIES = {"has_arena", "quirks", "switched"}
 OPTIONS = PlanOptions(policy="lookahead", alignment=64, overhead_limit=10.0)
 
@@ -203,11 +203,11 @@ def as_written(backend, step, tagged):
     return backend.expected_bytes_as_written(step.program, stored, TARGET, options, tagged)
 
 
-def test_standing_constants():
+def test_kept_constants():
     step, tagged = compiled("pooled")
-    on, off = on_and_off("cpu", "standing_constants")
-    assert on.stored_values(step.program, tagged).standing_bytes > 0
-    assert off.stored_values(step.program, tagged).standing_bytes == 0
+    on, off = on_and_off("cpu", "kept_constants")
+    assert on.stored_values(step.program, tagged).kept_constant_bytes > 0
+    assert off.stored_values(step.program, tagged).kept_constant_bytes == 0
 
 
 def test_copied_inputs():

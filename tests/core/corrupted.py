@@ -106,7 +106,7 @@ def options(random):
 
 
 def plan_everywhere(random, graph):
-    """What was taken for a graph can be planned, and every plan is right."""
+    """A graph that was accepted can be planned, and every plan is right."""
     chosen = options(random)
     bound, _ = _ext.lower_bound(graph, chosen.alignment)
     sizes = [bound, bound - 1, 2 * bound, *EXTREMES]

@@ -56,7 +56,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.release(offset)
 
     @invariant()
-    def books_are_right(self):
+    def invariants_hold(self):
         self.pool.check_invariants()
         used = {offset: size for offset, size, free in self.pool.pieces() if not free}
         assert used == self.blocks

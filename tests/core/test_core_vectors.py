@@ -58,7 +58,7 @@ def write(*lines: tuple) -> Numeric:
 
 
 def reads(numeric: Numeric, schedule) -> list[float]:
-    """What the "read" operations see, with all tensors in one buffer."""
+    """The values that the "read" operations see, with all tensors in one buffer."""
     program = numeric.program
     buffer = np.full(schedule.capacity // MIB, np.nan)
     where: dict[int, slice] = {}

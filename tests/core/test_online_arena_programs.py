@@ -28,7 +28,7 @@ def straight_programs(draw):
 
 
 def values_of(program):
-    """What every tensor holds; an external is known to whoever needs it."""
+    """The contents of every tensor; an external is known to whoever needs it."""
     values = [pattern(t, program.tensor_bytes[t]) for t in sorted(program.external)]
     for op in program.ops:
         [made] = op.outputs

@@ -19,7 +19,7 @@ class ArenaMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.arena = OnlineArena(CAPACITY, alignment=ALIGNMENT, cheap_density=0.01)
-        self.values: dict[int, np.ndarray] = {}  # What the program may touch.
+        self.values: dict[int, np.ndarray] = {}  # Those that the program may touch.
         self.dead: set[int] = set()  # Overwritten in place, still to be released.
         self.pinned: dict[int, list[np.ndarray]] = {}
         self.has_recompute: dict[int, bool] = {}
@@ -140,7 +140,7 @@ class ArenaMachine(RuleBasedStateMachine):
         self.arena.release(self.dead.pop())
 
     @invariant()
-    def books_are_right(self):
+    def invariants_hold(self):
         self.arena.check_invariants()
 
     @invariant()

@@ -189,7 +189,7 @@ def test_on_several_devices(spec):
 
 @pytest.mark.parametrize("manual", [("rows",), ("rows", "columns")])
 def test_inside_of_a_shard_map(manual):
-    """What it leaves to XLA stays divided, too."""
+    """Arrays whose layout is left to XLA stay divided, too."""
     mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("rows", "columns"))
     x = jnp.arange(96.0).reshape(8, 4, 3)
     x = jax.device_put(x, NamedSharding(mesh, PartitionSpec("rows", "columns")))

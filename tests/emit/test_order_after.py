@@ -17,8 +17,9 @@ from coop_jax.base._compat import Literal
 from coop_jax.emit.order_after import after_p
 from coop_jax.emit.rewrite import rewrite
 from coop_jax.emit.segments import cut
-from coop_jax.graph.step_graph import SMALL_OVERWRITE_BYTES, build_graph
+from coop_jax.graph.step_graph import build_graph
 from coop_jax.graph.stored_values import from_rules, tag
+from coop_jax.graph.take_overs import SMALL_OVERWRITE_BYTES
 from coop_jax.plan.planner import (
     PlanOptions,
     plan_pool,

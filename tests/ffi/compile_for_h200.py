@@ -1,6 +1,6 @@
 """Compiles a chain of exchanges for an H200 that need not be there.
 
-A program of its own: with JAX's CUDA plugin and no GPU, JAX starts only if told to use
+A program of its own: with JAX's CUDA plugin and no GPU, JAX starts only if made to use
 the CPU before it is imported. Prints what the compiler made of the chain, as JSON.
 """
 

@@ -1,4 +1,4 @@
-"""What XLA stores, read back from a compile, against XLA's own totals."""
+"""The values that XLA stores, read back from a compile, against XLA's own totals."""
 
 import jax
 import jax.numpy as jnp

@@ -63,7 +63,7 @@ def test_the_reader_behind_what_only_forwards():
 
 
 def test_unnamed_readers_pass_it_on():
-    """What is alive at once counts together, what follows does not."""
+    """Buffers that are alive at once count together, later ones do not."""
     found = module(
         ("parameter", None, ()),
         ("transpose", None, (0,)),
@@ -108,9 +108,11 @@ def test_on_a_cpu_the_indices_of_a_pooling_are_there_from_the_beginning():
     assert len(gradients) == 2
     # XLA of JAX 0.10 adds up in float32.
     size = sum(aval.size for aval in gradients)
-    assert found.standing_bytes in ((4 * 4 + 2) * size, (4 * 4 + 4) * size)
+    assert found.kept_constant_bytes in ((4 * 4 + 2) * size, (4 * 4 + 4) * size)
     figures = memory_figures(compiled)
-    assert unplanned_bytes(compiled, found) == figures.fixed_bytes + found.standing_bytes
+    assert (
+        unplanned_bytes(compiled, found) == figures.fixed_bytes + found.kept_constant_bytes
+    )
 
 
 @NEEDS_CUDA

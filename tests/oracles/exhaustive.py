@@ -55,7 +55,7 @@ def least_recomputation(
 
 
 def _runs(a: Arrays, op: int, computed: int, resident: _Set, budget: int) -> Iterator[_Set]:
-    """What may be resident after a run, one set for every choice of take-overs."""
+    """Tensors that may be resident after a run, a set for every choice of take-overs."""
     for t in a.inputs[op]:
         if (a.in_pool(t) and t not in resident) or a.overwritten_at[t] < computed:
             return

@@ -100,7 +100,7 @@ class Arrays:
     def pinned_bytes(self, position: int, is_first_run: bool) -> int:
         """Of what is pinned while `position`'s turn lasts.
 
-        What the operation itself makes counts in its own run, unless it overwrites: then
+        The results of the operation itself count in its own run, unless it overwrites: then
         it takes over the block.
         """
         total = 0

@@ -18,7 +18,7 @@ and Q after the last reader is S[stage + 1]; before its maker's slot it is S[sta
 Memory: tensors rounded up to the alignment, wherever they lie (no fragmentation); an
 operation's workspace; all outputs of a run, wanted or not. The output of an in-place pair
 may take over the block of an input that the run leaves dead. Outside: external tensors
-and those of no bytes, which stay for ever. What is overwritten is never read again.
+and those of no bytes, which stay for ever. An overwritten tensor is never read again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Value = float | int
 
 @dataclasses.dataclass(frozen=True)
 class Optimum:
-    """What is known about the least recomputation.
+    """Bounds of the least recomputation.
 
     Attributes:
         seconds: of the best schedule found, infinity if none was.
@@ -248,7 +248,7 @@ class _Problem:
         ):
             together = sum(self.a.bytes[t] for t in tensors if self.a.in_pool(t))
             self.is_infeasible |= together + fixed > self.budget
-        # What is there at the beginning.
+        # The tensors that are there at the beginning.
         for t in inputs:
             if isinstance(self.held[0].get(t, 0.0), _Var):
                 self._at_most(-1, (-1, self.held[0][t]))

@@ -43,7 +43,7 @@ def test_small_programs(seed):
     [
         # A value has to be kept for a part of the way between two uses.
         ("random-30", 0),
-        # What is cheapest to drop first leads to what no small change leads out of.
+        # To drop the cheapest first leads to a plan that no small change improves.
         ("mlp-6", 0.5),
     ],
 )

@@ -11,7 +11,7 @@ from coop_jax.planning import named_graph
 
 TENSORS = {"x": {"bytes": 64}, "y": {"bytes": 64}}
 OPERATION = {"seconds": 1.0, "inputs": ["x"], "outputs": ["y"]}
-# What Python or NumPy would take for a whole number, or a flag, all the same.
+# Values that Python or NumPy would take for a whole number, or a flag, all the same.
 NO_BYTES = (1.9, 64.0, np.float64(64), "64", b"64", True, np.True_, None, [64], 1j)
 NO_FLAGS = (0, 1, "False", "", None, 1.0, np.int64(1), [True])
 NO_SECONDS = ("1", b"1", True, np.False_, None, [1.0], 1j, decimal.Decimal(1))

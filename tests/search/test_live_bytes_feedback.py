@@ -1,4 +1,4 @@
-"""What a compiled plan keeps alive beyond the plan, read off XLA's own schedule."""
+"""Bytes that a compiled plan keeps alive beyond the plan, read off XLA's schedule."""
 
 import jax
 import jax.numpy as jnp

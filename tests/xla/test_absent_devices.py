@@ -21,7 +21,7 @@ from coop_jax.search import problem
 from coop_jax.xla import absent_devices, memory_figures
 
 GPUS = ["a100", "h100", "h200", "b200"]
-# What is tested is no matter of the planner: the fast one.
+# The planner does not matter here: the fast one.
 SIXTY = {"budget": "60%", "planner": "lookahead"}
 
 

@@ -119,6 +119,7 @@ class FilteredStep:
         return _equinox().filter_eval_shape(self._fn, *args, **kwargs)
 
     def _pure_arguments(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """The arguments with every array apart from the rest, which is static."""
         equinox = _equinox()
         nums = self._resolved.get("static_argnums", ())
         names = self._resolved.get("static_argnames", ())

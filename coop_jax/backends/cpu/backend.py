@@ -13,10 +13,10 @@ from coop_jax.backends.cpu.quirks import (
     COPIED_INPUTS,
     COPIED_UPDATES,
     CPU_QUIRKS,
+    KEPT_CONSTANTS,
     POOL_GRADIENT,
     RANDOM_BITS,
     REMOVED_BARRIERS,
-    STANDING_CONSTANTS,
 )
 from coop_jax.backends.cpu.random_bits import kept_in_halves
 from coop_jax.emit.hints import NO_HINTS, FenceHints
@@ -75,7 +75,7 @@ class CpuBackend(Backend):
         return 0 if module is None else copied_arguments_bytes(module)
 
     def _attribution(
-        self, program: Program, compiled: Any, *, constants_stand: bool = True
+        self, program: Program, compiled: Any, *, keeps_constants: bool = True
     ) -> Attribution | None:
-        stand = constants_stand and self.has(STANDING_CONSTANTS)
-        return super()._attribution(program, compiled, constants_stand=stand)
+        keeps_constants &= self.has(KEPT_CONSTANTS)
+        return super()._attribution(program, compiled, keeps_constants=keeps_constants)

@@ -50,6 +50,8 @@ def _lower_call(ctx, *operands):
 
 
 def _call_partitioned(*operands):
+    """The fence as a call that XLA's partitioner divides like its operands."""
+
     def call(*shards):
         return tuple(_call_p.bind(*shards))
 

@@ -42,8 +42,8 @@ def is_replaceable(eqn: Any) -> bool:
 
 
 def scratch_bytes(eqn: Any) -> int:
-    """What one of this primitive needs besides operands and result: indices and, if it is
-    padded, the operand; of the windows, what was selected and where."""
+    """Bytes that one of this primitive needs besides operands and result: indices and, if
+    it is padded, the operand; of the windows, the values selected and their places."""
     source, operand = (v.aval for v in eqn.invars)
     padding = eqn.params["padding"]
     size = math.prod(d + sum(p) for d, p in zip(operand.shape, padding, strict=True))
@@ -62,6 +62,7 @@ def with_pool_gradients(program: Program) -> Program:
 
 
 def _gradient(source, operand, *, select_prim, window_dimensions, window_strides, padding):
+    """The gradient of a max-pooling, with one array of indices."""
     worst = operand.dtype.type(-np.inf if select_prim.name == "ge" else np.inf)
     padded = lax.pad(operand, worst, [(low, high, 0) for low, high in padding])
     shape, size = padded.shape, padded.size

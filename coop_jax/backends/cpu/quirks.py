@@ -28,8 +28,8 @@ RANDOM_BITS = Quirk(
     ("fence_hints", "expected_bytes_as_written"),
     "backends/cpu/test_random_bits.py",
 )
-STANDING_CONSTANTS = Quirk(
-    "standing_constants",
+KEPT_CONSTANTS = Quirk(
+    "kept_constants",
     "Arrays that depend on no argument, as the indices and zeros of a pooling's "
     "gradient, are made at the beginning of the step and kept until they are read, "
     "fences or not. They count as fixed bytes.",
@@ -73,7 +73,7 @@ REMOVED_BARRIERS = Quirk(
 CPU_QUIRKS = (
     POOL_GRADIENT,
     RANDOM_BITS,
-    STANDING_CONSTANTS,
+    KEPT_CONSTANTS,
     COPIED_INPUTS,
     COPIED_UPDATES,
     REMOVED_BARRIERS,

@@ -14,8 +14,8 @@ from typing import Any
 from coop_jax.graph.attribution import fills_an_array
 from coop_jax.trace.program import Program, is_zero
 
-# What makes an array of a scalar, and to what it makes no difference that XLA no longer
-# sees the scalar's value.
+# Primitives that make an array of a scalar, and for which it does not matter that XLA no
+# longer sees the scalar's value.
 _SPREADS = frozenset("broadcast_in_dim max min select_n eq ne gt ge lt le".split())
 
 

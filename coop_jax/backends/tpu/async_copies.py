@@ -1,7 +1,7 @@
 """Async copies: bytes that XLA:TPU needs for copies between its memories, unlisted.
 
 Every asynchronous copy has a table in main memory for the whole step, in a unit of its
-own, and one that copies a slice has two. What else is not listed is little
+own, and one that copies a slice has two. Other unlisted bytes are few
 (`tests/backends/tpu/test_async_copies.py`).
 """
 

@@ -105,6 +105,7 @@ class TpuBackend(Backend):
 
 
 def _layouts(attribution: Attribution) -> dict[Any, Order]:
+    """The layouts that fences keep."""
     return layouts_of(
         attribution.program,
         attribution.module,
@@ -114,6 +115,7 @@ def _layouts(attribution: Attribution) -> dict[Any, Order]:
 
 
 def _narrowed(attribution: Attribution) -> Narrowed:
+    """The values that pass fences in half precision."""
     halves = [
         value
         for value, sizes in attribution.value_sizes.items()

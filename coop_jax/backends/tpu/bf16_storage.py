@@ -1,12 +1,12 @@
 """bfloat16 storage: float32 values that XLA:TPU keeps in half precision.
 
-A TPU multiplies matrices in bfloat16 unless told otherwise. So what only products read,
+A TPU multiplies matrices in bfloat16 by default. So what only products read,
 XLA:TPU rounds where it is made and keeps in half the bytes. It does not see through a
 fence: a value that passes one is kept whole. So what is kept rounded in the step as written
 passes fences rounded, and the numbers are those of the step as written.
 
-What is fused with the equation that makes a value reads it before it is rounded: a batch
-normalization's mean, next to the convolution; a bias's gradient, next to that of an
+An equation that is fused with the one that makes a value reads it before it is rounded: a
+batch normalization's mean, next to the convolution; a bias's gradient, next to that of an
 activation. Where such a reader runs behind a fence, the value passes it whole.
 """
 

@@ -1,6 +1,6 @@
 """Chen schedules: plans that keep what passes from one layer of a step to the next.
 
-What an expert does by hand with `jax.checkpoint`, without the annotations: the forward pass
+As an expert does by hand with `jax.checkpoint`, without the annotations: the forward pass
 is divided where little passes, what passes is kept, and on the way back everything else is
 made again, a layer at a time (Chen et al., 2016, "Training Deep Nets with Sublinear Memory
 Cost"). The search finds plans that need less in their own order. But these run long
@@ -89,35 +89,35 @@ class _Attempt:
     ) -> None:
         self.executions: list[Execution] = []
         self.too_late: int | None = None
-        is_there = np.zeros(len(graph.tensors), bool)
-        is_there[: graph.num_inputs] = True
+        resident = np.zeros(len(graph.tensors), bool)
+        resident[: graph.num_inputs] = True
         overwritten: set[int] = set()
         for number, operation in enumerate(graph.operations):
-            for missing in _missing(graph, operation.inputs, is_there):
+            for missing in _missing(graph, operation.inputs, resident):
                 if not overwritten.isdisjoint(graph.operations[missing].inputs):
                     self.too_late = missing
                     return
                 outputs = graph.operations[missing].outputs
-                makes = tuple(t for t in outputs if not is_there[t])
+                makes = tuple(t for t in outputs if not resident[t])
                 self.executions.append(Execution(missing, True, makes))
-                is_there[list(outputs)] = True
+                resident[list(outputs)] = True
             self.executions.append(Execution(number, False, operation.outputs))
             overwritten.update(graph.overwritten_by.get(number, ()))
-            is_there[list(operation.outputs)] = True
-            is_there[[t for t in dropped.get(number, ()) if t not in kept]] = False
+            resident[list(operation.outputs)] = True
+            resident[[t for t in dropped.get(number, ()) if t not in kept]] = False
 
 
-def _missing(graph: StepGraph, inputs: Sequence[int], is_there: np.ndarray) -> list[int]:
+def _missing(graph: StepGraph, inputs: Sequence[int], resident: np.ndarray) -> list[int]:
     """The operations that make what is not there, in their order."""
     producer = graph.core.producer
     needed: set[int] = set()
-    todo = [tensor for tensor in inputs if not is_there[tensor]]
+    todo = [tensor for tensor in inputs if not resident[tensor]]
     while todo:
         operation = int(producer[todo.pop()])
         if operation not in needed:
             needed.add(operation)
             reads = graph.operations[operation].inputs
-            todo += [tensor for tensor in reads if not is_there[tensor]]
+            todo += [tensor for tensor in reads if not resident[tensor]]
     return sorted(needed)
 
 
@@ -132,7 +132,7 @@ def _scheduled(
     is_result = graph.core.last_use == len(graph.operations)
 
     def made(now: int, execution: Execution) -> list[int]:
-        """What it makes in the pool: also again what nobody reads any more."""
+        """The values that it makes in the pool, also those that are not read any more."""
         return [
             tensor
             for tensor in graph.operations[execution.operation].outputs

@@ -150,6 +150,7 @@ def assigned_bytes(assignment: bytes) -> AssignedBytes:
 
 @contextlib.contextmanager
 def _child(task: Any, folder: pathlib.Path) -> Iterator[subprocess.Popen]:
+    """A process that compiles, ended with the block."""
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",

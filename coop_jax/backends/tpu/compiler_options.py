@@ -3,7 +3,7 @@
 XLA:TPU packs its main memory like an allocator at run time, each buffer into the smallest
 gap when it begins. That leaves gaps, in plans more than in steps as written. Only where the
 result is more than the device has does XLA pack again, by size and by length of life, which
-leaves hardly any. A budget is there to be kept on any device: so XLA is told to pack well
+leaves hardly any. A budget is there to be kept on any device: so XLA has to pack well
 at once, for the step as written, for policies that it is compared with, and for plans. It
 changes nothing but addresses.
 """

@@ -15,11 +15,12 @@ from coop_jax.graph.step_graph import StepGraph
 
 # A layer makes at least this part, and at most this multiple, of what it would if all made
 # the same.
-_LEAST, _MOST = 0.75, 1.25
+_LEAST = 0.75
+_MOST = 1.25
 # Of the idle bytes: what is so small is kept. Means and variances of a normalization take
 # nothing, and to make them again means to read all they are of.
 _NEGLIGIBLE = 1e-4
-# What passes is as little as the least in reach if it is this multiple at most.
+# The bytes that pass are as few as the fewest in reach up to this multiple of them.
 _AS_LITTLE = 1.02
 
 

@@ -1,9 +1,10 @@
 """TPU heap: what XLA:TPU is expected to need for a schedule.
 
 XLA:TPU moves values between its main memory and the chip's own (`backends.tpu.vmem`).
-What lies in main memory it packs as XLA:CPU and XLA:GPU do, with the option that
+It packs the values in main memory as XLA:CPU and XLA:GPU do, with the option that
 `backends.tpu.compiler_options` sets: by size or by length of life, which leaves hardly any
-gaps. What it keeps in VMEM is not known exactly, so the plan is packed for several guesses.
+gaps. Which values it keeps in VMEM is not known exactly, so the plan is packed for several
+guesses.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _NONE_NEAR = (NearMemory(0.0, 0.0),)
 
 @dataclasses.dataclass(frozen=True)
 class ExpectedHeap:
-    """What the heap is expected to take.
+    """The bytes that the heap is expected to take.
 
     Attributes:
         bytes: the median over the guesses.
@@ -49,7 +50,7 @@ class ExpectedHeap:
 def expected_heap(
     graph: StepGraph, schedule: AnySchedule, without: Collection[Quirk] = ()
 ) -> ExpectedHeap:
-    """What XLA:TPU is expected to need for the tensors and workspaces of a schedule.
+    """The bytes that XLA:TPU should need for the tensors and workspaces of a schedule.
 
     Layered plans are cut without guards and run as XLA likes: it tries several orders and
     takes the best. Here that is the plan's or the free one.
@@ -76,6 +77,7 @@ def _packed(
     lives: Lifetimes,
     guesses: tuple[NearMemory, ...],
 ) -> ExpectedHeap:
+    """The heap of one order of executions, packed for every guess."""
     packed = [
         _ext.xla_heap_bytes(
             *_blocks(graph, schedule, lives, near), alignment=schedule.alignment
@@ -111,6 +113,7 @@ def blocks_in_main_memory(
 def _blocks(
     graph: StepGraph, schedule: AnySchedule, lives: Lifetimes, near: NearMemory
 ) -> np.ndarray:
+    """Rows of first and last execution and bytes, of all that lies in main memory."""
     blocks: list[list[int]] = []
     # Blocks that last to their version's end, where another version may take them over.
     ended: dict[tuple[int, int], list[int]] = {}

@@ -4,13 +4,13 @@ XLA:TPU chooses an order of dimensions for every value, by what uses it. Results
 theirs from outside, and what is fused with them follows. Behind a fence that is no longer
 so: there the product that makes a weight's gradient chose, and moments in another order
 than their arguments have, whose place they cannot take, were kept until the end of the step
-and copied there (of BERT-large those of 24 layers). So a fence is told the order that
+and copied there (of BERT-large those of 24 layers). So a fence is given the order that
 results have, and that in which the step as written keeps what passes: chosen anew, a value
 passed a fence in one order and was copied to others by its readers (the queries, keys and
 values of a Swin transformer).
 
 Not what convolutions read or make: kernels are small, images are large, and one follows the
-other. Told their orders, XLA:TPU padded a U-Net's images to several times their size.
+other. Given their orders, XLA:TPU padded a U-Net's images to several times their size.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ def layouts_of(
 
 
 def _layouts_of_results(program: Program, module: StoredModule) -> dict[Any, Order]:
+    """The orders of dimensions that XLA gave to a program's results."""
     root = module.instructions.get(module.roots.get(module.entry, -1))
     orders = dimension_orders(root.shape) if root is not None else []
     if len(orders) != len(program.outvars):

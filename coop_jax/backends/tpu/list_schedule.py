@@ -92,6 +92,7 @@ class _Ordered:
 
 
 def _renumbered(lives: Lifetimes, order: Sequence[int], segment: np.ndarray) -> Lifetimes:
+    """The live ranges with the executions in another order."""
     now = np.empty(len(order), np.int64)
     now[list(order)] = np.arange(len(order))
     versions = []

@@ -29,15 +29,15 @@ _ENOUGH = 4
 _WELL_WITHIN = 0.85
 # The tightest plans: from the smallest pool upwards.
 _TIGHTEST = 10
-# What a plan keeps alive where no single operation needs more, as part of the pool: other
-# values in other places, and so other gaps.
+# The bytes that a plan prefers to keep alive, as part of the pool: other values in other
+# places, and so other gaps.
 _PREFERENCES = (None, 0.85)
 _TIGHTEST_PREFERENCES = (None, 0.93, 0.85, 0.75)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scanned:
-    """A plan, and what its step is expected to need."""
+    """A plan, and the bytes that its step is expected to need."""
 
     graph: StepGraph
     schedule: AnySchedule
@@ -45,12 +45,12 @@ class Scanned:
 
     @property
     def likely_bytes(self) -> int:
-        """What it hardly needs more than."""
+        """Bytes that it hardly exceeds."""
         return self.expected.bytes + self.expected.spread_bytes
 
     @property
     def is_layered(self) -> bool:
-        """Is it one of `chen_schedules`, which are cut without guards?"""
+        """Whether it is one of `chen_schedules`, which have no memory fences."""
         return isinstance(self.schedule, LayeredSchedule)
 
     @property
@@ -107,6 +107,7 @@ def scan_tightest(
 def _layered(
     graphs: Sequence[StepGraph], without: Collection[Quirk]
 ) -> dict[bytes, Scanned]:
+    """The layered plans of all graphs, by their keys."""
     if CHEN_SCHEDULES in without:
         return {}
     plans = (
@@ -131,6 +132,7 @@ def _plans(
     preferences: Sequence[float | None],
     without: Collection[Quirk],
 ) -> Iterator[Scanned]:
+    """Plans for one pool, of every graph and preference."""
     for graph in graphs:
         for part in preferences:
             preferred = None if part is None else int(part * pool_bytes)

@@ -26,7 +26,7 @@ Span = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class NearMemory:
-    """What may stay near.
+    """The values that may stay near.
 
     Attributes:
         room: part of the target's near memory.
@@ -77,6 +77,7 @@ def far_spans(graph: StepGraph, lives: Lifetimes, near: NearMemory) -> list[Span
 
 
 def _waits(graph: StepGraph, lives: Lifetimes) -> Iterator[_Wait]:
+    """The times between two uses of every version."""
     seconds = graph.core.op_seconds[list(lives.operation)]
     begins = np.concatenate([[0.0], np.cumsum(seconds)])
     for number, version in enumerate(lives.versions):

@@ -91,7 +91,7 @@ class Convolution(nn.Module):
 
 
 class Block(nn.Module):
-    """What all Inception blocks share: channel counts divided for reduced sizes."""
+    """The base of all Inception blocks: channel counts divided for reduced sizes."""
 
     divisor: int
 
@@ -192,7 +192,7 @@ class Auxiliary(Block):
 
 
 def stem(network: InceptionV3, images: jax.Array) -> jax.Array:
-    """What comes before the Inception blocks: images to 35x35 features."""
+    """The layers before the Inception blocks: images to 35x35 features."""
 
     def convolution(features, *args, padding="VALID"):
         return Convolution(features // network.sizes.divisor, *args, padding=padding)

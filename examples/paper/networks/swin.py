@@ -68,7 +68,7 @@ def relative_positions(window: int) -> np.ndarray:
 
 
 def shift_mask(size: int, window: int, shift: int) -> np.ndarray:
-    """What to add to the logits `[windows, 1, position, position]` after a shift.
+    """The numbers to add to the logits `[windows, 1, position, position]` after a shift.
 
     The shift is cyclic, so a window at the border holds patches from opposite edges:
     they do not attend to each other. Along one axis, three kinds of patches share no

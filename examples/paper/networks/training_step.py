@@ -63,7 +63,7 @@ class Scale(enum.Enum):
 
 
 class TrainState(NamedTuple):
-    """What a step carries over to the next one; made to be donated.
+    """The state that a step carries over to the next one; made to be donated.
 
     Attributes:
         params: what the gradient is taken for.

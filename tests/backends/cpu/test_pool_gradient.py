@@ -70,7 +70,7 @@ def test_xla_makes_it_when_it_is_needed():
     step = traced(pooled_step, *arguments, donate_argnums=0)
     compiled = step.compile(stored_values.tag(step.program))
     found = backends.stored_values(step.program, compiled)
-    assert found.standing_bytes < 64  # Scalars.
+    assert found.kept_constant_bytes < 64  # Scalars.
     [gradient] = [e for e in step.program.eqns if e.primitive is pool_gradient_p]
     assert found.workspace_bytes[step.program.eqns.index(gradient)] == scratch_bytes(
         gradient

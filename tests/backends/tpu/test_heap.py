@@ -1,4 +1,4 @@
-"""What a schedule is expected to need where XLA packs as XLA:TPU does, and its search."""
+"""The expected bytes of a schedule where XLA packs as XLA:TPU does, and its search."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -170,7 +170,7 @@ def test_the_tightest_of_a_scan(made):
     found = search.tightest(0)
     assert found.total_bytes == min(m.total_bytes for m in compiled)
     assert 1 < len(compiled) <= 3
-    for measured in compiled:  # What one needs says little of another.
+    for measured in compiled:  # The bytes of one say little of another.
         assert measured.candidate.predicted_bytes == measured.candidate.planned_bytes
     search, compiled, _ = scanned_search(made)
     assert search.tightest(made[2].total_bytes) is compiled[0]
@@ -180,12 +180,14 @@ def test_the_tightest_of_a_scan(made):
 @pytest.mark.parametrize(
     ("missed_by", "tries"),
     [
-        ((1000, 0), [False, False]),  # Nothing gets out of hand.
+        ((1000, 0), [False, False]),  # Nothing exceeds its expected bytes by far.
         ((1 << 20, 0), [False, True, True]),  # It does, without guards.
         ((1 << 20, 2 << 20), [False, True, False]),  # More so with them.
     ],
 )
-def test_guards_stand_where_a_plan_gets_out_of_hand(made, monkeypatch, missed_by, tries):
+def test_memory_fences_are_tried_where_a_plan_far_exceeds_its_bytes(
+    made, monkeypatch, missed_by, tries
+):
     searched = pool_sweep.scan_tightest
     monkeypatch.setattr(
         "coop_jax.search.sweep_search.scan_tightest",

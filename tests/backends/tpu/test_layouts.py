@@ -38,7 +38,7 @@ def test_results_have_one_each():
 
 
 def test_what_is_kept_has_the_order_that_it_is_kept_in():
-    """What has one dimension has no order."""
+    """An array of one dimension has no order."""
     step = traced(adam_step, *adam_shapes(blocks=2, batch=64, width=8))
     found = layouts_of(step)
     products = [

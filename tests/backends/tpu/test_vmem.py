@@ -1,4 +1,4 @@
-"""What stays in the chip's own memory, against rules that are checked by themselves."""
+"""The values that stay in VMEM, against rules that are checked by themselves."""
 
 import dataclasses
 import itertools

@@ -1,0 +1,1 @@
+"""Tuned values of the package and of the core: their purposes, and how to change them."""

@@ -1,0 +1,205 @@
+"""The constants of `xla_ext/core`: purpose, and what changes in a build with another one.
+
+The core is copied, a constant is replaced in its source, and the planner plans and packs
+random steps (`tests/core/bench/core_values.cc`). It takes CMake and a C++ compiler.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+import shutil
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+
+import budget_table
+from budget_table import markdown, progress
+
+from .values import ARGUMENT, EFFORT
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+CORE = ROOT / "xla_ext" / "core"
+FACTORS = (0.5, 2)
+KINDS = {
+    "plan": "recomputed seconds",
+    "packed": "the same, with offsets",
+    "pool": "smallest pool",
+    "packing": "packed bytes",
+}
+COLUMNS = ("constant", "is", "set to", *KINDS.values(), "seconds")
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """A constant of the core.
+
+    Attributes:
+        file: below `xla_ext/core`.
+        name: its name there.
+        purpose: the decision that depends on it.
+        chosen: as of `values.Tuned`.
+        neutral: as of `values.Tuned`.
+        effect: for one that no random step of this size reaches, what depends on it.
+    """
+
+    file: str
+    name: str
+    purpose: str
+    chosen: str = EFFORT
+    neutral: float = 0
+    effect: str = ""
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        return re.compile(rf"(constexpr [\w:]+ {self.name} = )([\d.']+)(;)")
+
+    def text(self) -> str:
+        """The constant as it stands in the source."""
+        match = self.pattern.search((CORE / self.file).read_text())
+        assert match is not None, f"{self.name} is not in {self.file}"
+        return match[2].replace("'", "")
+
+    def times(self, factor: float) -> str:
+        """The constant, its distance from the neutral value multiplied."""
+        text = self.text()
+        scaled = self.neutral + factor * (float(text) - self.neutral)
+        return repr(scaled) if "." in text else str(max(1, round(scaled)))
+
+
+_SEARCH, _REPAIR, _PLANNER = "search/search.cc", "search/repair.cc", "planner.cc"
+CONSTANTS = (
+    Constant(
+        _SEARCH, "kMostWorse", "cost of a move relative to its plan's", ARGUMENT, neutral=1
+    ),
+    Constant(_SEARCH, "kDropAttempts", "picks of a value to drop"),
+    Constant(_SEARCH, "kMostStale", "failures before a return to the best plan"),
+    Constant(_SEARCH, "kMostStarts", "plans that share half of the effort"),
+    Constant(_SEARCH, "kMostPolished", "gaps that are tried one by one at the end"),
+    Constant(_SEARCH, "kMostSegments", "parts of the forward half in a first plan"),
+    Constant(_SEARCH, "kSplitRounds", "rounds in which gaps are divided"),
+    Constant(_SEARCH, "kReserveOfEffort", "effort without first plans, one over this"),
+    Constant(_REPAIR, "kCutsPerRound", "cuts between two pricings"),
+    Constant(_REPAIR, "kMostUnblocked", "values that a stuck repair keeps again"),
+    Constant(_REPAIR, "kFillRounds", "rounds in which values are kept in free room"),
+    Constant(
+        "search/checkpoints.h",
+        "kShortestPart",
+        "shortest gap of a first plan, one over this of the program",
+        ARGUMENT,
+    ),
+    Constant(
+        "search/cuts.cc",
+        "kLongestChain",
+        "operations of one recomputation",
+        effect="plans that recompute chains of over 2,048 operations",
+    ),
+    Constant(
+        "search/room.h", "kStretches", "parts of a program with a bound of free bytes"
+    ),
+    Constant("packing/greedy.cc", "kMaxChunk", "blocks in a chunk of the sorted list"),
+    Constant(
+        "packing/order_search.cc",
+        "kPatience",
+        "failures before the walk starts from the best order",
+    ),
+    Constant(_PLANNER, "kPackingAttempts", "searches with less room for a bad packing"),
+    Constant(
+        _PLANNER,
+        "kMostOpsToCompare",
+        "operations up to which online policies are asked too",
+        effect="seconds of plans with 5,000 to 20,000 operations, see `search_scaling.py`",
+    ),
+    Constant(_PLANNER, "kEffortPerOp", "effort of the search for each operation"),
+    Constant("minimum.cc", "kQuicker", "effort of a plan of a bisection, one over this"),
+)
+
+# Constants that are no tuned values: of formats, numbers of cases, and empty values.
+OTHER_CONSTANTS = {
+    "base/types.h": {"kMostBytes", "kMostSeconds", "kNever", "kNone"},
+    "packing/greedy.h": {"kNumGreedyOrders"},
+    "packing/packing.cc": {"kMaxTotal"},
+    "packing/skyline_search.cc": {"kWall", "kWaste"},
+    "schedule/block_map.cc": {"kLast"},
+    "schedule/xla_heap.cc": {"kOpen"},
+    "search/rollout.h": {"kNotYet"},
+    "search/search.cc": {"kNoLimit"},
+}
+
+Lines = list[tuple[str, float, float]]
+"""A kind, a figure, and seconds."""
+
+
+class Builds:
+    """A copy of the core that is built with one constant or another."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._core = folder / "xla_ext" / "core"
+        self._build = folder / "build"
+        for name in ("xla_ext", "tests/core", "tests/ffi"):
+            shutil.copytree(ROOT / name, folder / name)
+        source = str(folder / "xla_ext")
+        self._run("cmake", "-S", source, "-B", str(self._build), "-DCOOP_BUILD_TESTS=ON")
+
+    def lines(self, constant: Constant | None = None, value: str = "") -> Lines:
+        """The results of the planner, with a constant replaced."""
+        if constant is None:
+            return self._found()
+        path = self._core / constant.file
+        before = path.read_text()
+        path.write_text(constant.pattern.sub(rf"\g<1>{value}\g<3>", before))
+        try:
+            return self._found()
+        finally:
+            path.write_text(before)
+
+    def _found(self) -> Lines:
+        self._run("cmake", "--build", str(self._build), "--target", "core_values")
+        text = self._run(str(self._build / "core_values"))
+        found = (line.split() for line in text.splitlines())
+        return [(kind, float(figure), float(seconds)) for kind, figure, seconds in found]
+
+    def _run(self, *command: str) -> str:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def pages(names: Sequence[str] | None = None) -> Iterator[str]:
+    """The results page, again after every constant."""
+    with tempfile.TemporaryDirectory() as folder:
+        builds = Builds(pathlib.Path(folder))
+        usual = builds.lines()
+        rows: list[list[str]] = []
+        for constant in CONSTANTS:
+            if constant.effect or (names and constant.name not in names):
+                continue
+            for factor in FACTORS:
+                value = constant.times(factor)
+                cells = _cells(usual, builds.lines(constant, value))
+                rows.append([f"`{constant.name}`", constant.text(), value, *cells])
+                progress(" | ".join(rows[-1]))
+            head = budget_table.header().replace(
+                " Step-time ratios are medians of interleaved runs.",
+                " Medians over random steps, in brackets the least and the greatest.",
+            )
+            yield f"{head}\n\n{markdown(rows, COLUMNS)}"
+
+
+def _cells(usual: Lines, found: Lines) -> list[str]:
+    cells = []
+    for kind in KINDS:
+        pairs = [
+            (a, b)
+            for (k, a, _), (_, b, _) in zip(usual, found, strict=True)
+            if k == kind and a > 0
+        ]
+        lost = sum(b < 0 for _, b in pairs)
+        changes = [100 * (b / a - 1) for a, b in pairs if b >= 0]
+        text = "="
+        if any(abs(change) >= 0.005 for change in changes):
+            middle = statistics.median(changes)
+            text = f"{middle:+.2f} % ({min(changes):+.2f} to {max(changes):+.2f})"
+        cells.append(f"{text}, {lost} not found" if lost else text)
+    took = [sum(seconds for *_, seconds in lines) for lines in (usual, found)]
+    return [*cells, f"{took[1] / took[0]:.2f} ×"]
