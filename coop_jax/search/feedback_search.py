@@ -10,7 +10,7 @@ with the plan's error left free.
 
 from __future__ import annotations
 
-from coop_jax.plan.planner import Planned, key_of, least_recomputation, plan_pool
+from coop_jax.plan.planner import Planned, key_of, plan_pool
 from coop_jax.search.candidates import (
     GAIN_WORTH_TRYING,
     LEAST_STEP,
@@ -174,7 +174,7 @@ class FeedbackSearch:
         return [(graph, schedule) for schedule in schedules if schedule is not None]
 
     def _plan(self, room: int, preferred: int | None = None) -> Planned | None:
-        return least_recomputation(self._graphs, self._problem.options, room, preferred)
+        return self._problem.plan(self._graphs, room, preferred)
 
     def _forget(self) -> None:
         self._graphs, self._scratch = self._problem.graphs, {}
