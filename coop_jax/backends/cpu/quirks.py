@@ -41,9 +41,7 @@ STANDING_CONSTANTS = Quirk(
 COPIED_INPUTS = Quirk(
     "copied_inputs",
     "The fence is a call whose results alias its operands. XLA copies an argument that "
-    "is not donated before it passes one, so such arguments pass none. With such fences"
-    " XLA fuses little from one operation to the next, so none stand for memory's sake "
-    "alone.",
+    "is not donated before it passes one, so such arguments pass none.",
     _VERSIONS,
     "coop_jax.emit.segments",
     ("inputs_pass_fences_free",),
