@@ -52,7 +52,7 @@ def cut(
         graph, schedule: the schedule and the graph that it was planned on.
         fence_free_inputs: passing an input that is not donated through a fence costs
             nothing on this platform: there is no aliased call that must copy it.
-        is_guarded: memory fences are added as well.
+        is_guarded: memory fences are added as well; see `Backend.has_guards`.
         also_before: numbers of executions that further segments begin with.
     """
     risky = _risky(graph, schedule) if is_guarded else set()

@@ -47,6 +47,16 @@ COPIED_INPUTS = Quirk(
     ("inputs_pass_fences_free",),
     "emit/test_segments.py",
 )
+NO_GUARDS = Quirk(
+    "no_guards",
+    "The fence is a call, which XLA fuses nothing across. Fences for memory's sake alone "
+    "leave the bytes of most plans as they are; some plans need less with them, some "
+    "more, and last bits change. None stand.",
+    _VERSIONS,
+    "coop_jax.emit.segments",
+    ("has_guards",),
+    "emit/test_segments.py",
+)
 COPIED_UPDATES = Quirk(
     "copied_updates",
     "A weight that is updated in place is copied at the first operation, and the copy "
@@ -73,6 +83,7 @@ CPU_QUIRKS = (
     RANDOM_BITS,
     STANDING_CONSTANTS,
     COPIED_INPUTS,
+    NO_GUARDS,
     COPIED_UPDATES,
     REMOVED_BARRIERS,
 )
