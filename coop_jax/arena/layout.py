@@ -10,6 +10,7 @@ value that the same exchange stores.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Sequence
 
@@ -92,13 +93,14 @@ def plan_arena(
     target: Target,
     *,
     fence_free_inputs: bool,
+    is_guarded: bool,
 ) -> tuple[list[Segment], ArenaPlan]:
     """The segments of a schedule with exchanges between them, and the arena's contents.
 
     Arguments:
         graph, schedule: the schedule and the graph that it was planned on.
         target: the device.
-        fence_free_inputs: see `segments.cut`.
+        fence_free_inputs, is_guarded: see `segments.cut`.
 
     Returns:
         The segments, whose `fenced` are without the tensors that their exchange stores or
@@ -108,12 +110,13 @@ def plan_arena(
     intervals = choose_idle_intervals(graph, lives, target)
     live = lives.live_bytes(graph.in_pool_bytes)
     tolerance = int(_TOLERANCE * live.max(initial=0))
-    segments = cut(graph, schedule, fence_free_inputs=fence_free_inputs)
+    cut_at = functools.partial(
+        cut, graph, schedule, fence_free_inputs=fence_free_inputs, is_guarded=is_guarded
+    )
+    segments = cut_at()
     extra = _extra_boundaries(intervals, _starts(segments), tolerance)
     if extra:
-        segments = cut(
-            graph, schedule, fence_free_inputs=fence_free_inputs, also_before=extra
-        )
+        segments = cut_at(also_before=extra)
     starts = np.array(_starts(segments))
     unplaced = _stays(intervals, starts)
     packing = _ext.pack(

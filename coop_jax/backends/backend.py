@@ -39,6 +39,7 @@ class Backend:
         checkpoint_options: compiler options without which XLA undoes `jax.checkpoint`.
         inputs_pass_fences_free: whether an input that is not donated passes a fence
             without being copied.
+        has_guards: whether fences stand for memory's sake alone, too.
         has_arena: whether the arena's custom calls exist for it.
         has_second_memory: whether XLA moves values to a memory on the chip, so that a
             schedule may need less than it keeps alive.
@@ -53,6 +54,7 @@ class Backend:
     compiler_options: Mapping[str, Any] = MappingProxyType({})
     checkpoint_options: Mapping[str, Any] = MappingProxyType({})
     inputs_pass_fences_free = True
+    has_guards = True
     has_arena = False
     has_second_memory = False
     sweeps_pools = False

@@ -52,13 +52,10 @@ def cut(
         graph, schedule: the schedule and the graph that it was planned on.
         fence_free_inputs: passing an input that is not donated through a fence costs
             nothing on this platform: there is no aliased call that must copy it.
-        is_guarded: memory fences are added as well, where they cost little.
+        is_guarded: memory fences are added as well; see `Backend.has_guards`.
         also_before: numbers of executions that further segments begin with.
     """
-    # Where fences are calls, XLA fuses little across operations, and more fences need
-    # more memory than they save: a small step at 70 % of its bytes no longer fitted.
-    needs_guards = is_guarded and fence_free_inputs
-    risky = _risky(graph, schedule) if needs_guards else set()
+    risky = _risky(graph, schedule) if is_guarded else set()
     groups = _groups(graph, executions(graph, schedule), risky.union(also_before))
     fenced = _operands(graph, groups, fence_free_inputs)
     return [Segment(tuple(g), f) for g, f in zip(groups, fenced, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from coop_jax.graph.step_graph import StepGraph
@@ -10,10 +11,12 @@ from coop_jax.plan.decoded import AnySchedule
 from coop_jax.search.placements import Realization
 
 # Compilations of plans until one keeps a budget; of the tightest ones until the budget is
-# refused; of others where one of the tightest keeps it.
+# refused; of others where one of the tightest keeps it; of those between one that keeps it
+# and the budget.
 MAX_COMPILATIONS = 3
 MAX_TIGHTEST = 2
 MAX_BESIDE_TIGHTEST = 2
+MAX_CLOSING_IN = 2
 # After a miss the next plan uses less by at least one over this number of the room.
 LEAST_STEP = 100
 # One more compilation, to recompute less, is worth it if the plan leaves this part of the
@@ -59,8 +62,21 @@ class Measured:
     def recompute_seconds(self) -> float:
         return self.candidate.schedule.statistics.recompute_seconds
 
+    def keeps(self, budget_bytes: int) -> bool:
+        return least(self) <= (False, budget_bytes)
+
 
 def least(measured: Measured) -> tuple[bool, int]:
     """The key that orders steps by their bytes; those that XLA refuses to compile come
     last."""
     return (measured.compiled is None, measured.total_bytes)
+
+
+def best_of(measured: Iterable[Measured], budget_bytes: int) -> Measured | None:
+    """The one that recomputes least of those that keep a budget, and of these the smallest;
+    None if none does."""
+    return min(
+        (one for one in measured if one.keeps(budget_bytes)),
+        key=lambda one: (one.recompute_seconds, one.total_bytes),
+        default=None,
+    )

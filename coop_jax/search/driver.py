@@ -6,7 +6,7 @@ less than the plan. The search depends on how XLA packs (`search.feedback_search
 `search.sweep_search`). A step over the budget is never returned.
 
 The search ends: `run` asks a `Search` at most three times, each time for a limited number
-of compilations.
+of compilations, and closes in on the budget once (`search.closing_in`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from coop_jax.plan.planner import least_recomputation
 from coop_jax.search.candidates import (
     GAIN_WORTH_TRYING,
     MAX_BESIDE_TIGHTEST,
+    MAX_CLOSING_IN,
     MAX_TIGHTEST,
     Candidate,
     Measured,
-    least,
+    best_of,
 )
+from coop_jax.search.closing_in import closed_in
 from coop_jax.search.feedback_search import FeedbackSearch
 from coop_jax.search.problem import Problem
 from coop_jax.search.refusal import Refusals
@@ -93,20 +95,17 @@ class BudgetSearch:
         if budget_bytes < self._refusals.least.bytes:
             raise self._refusals.at_once(budget_bytes, lambda: self.smallest().total_bytes)
         search = self._search()
-        if not self._is_tight(budget_bytes):
-            best = search.best(budget_bytes)
-            if best is not None:
-                return best
-        found = search.tightest(budget_bytes)
-        if least(found) <= (False, budget_bytes):
-            return self._improved(search, found, budget_bytes)
-        if self._is_in_doubt(budget_bytes):
-            best = search.best(budget_bytes, MAX_BESIDE_TIGHTEST)
-            if best is not None:
-                return best
-        raise self._refusals.after_plans(
-            budget_bytes, found.total_bytes, is_predicted=found.compiled is None
-        )
+        is_tight = self._is_tight(budget_bytes)
+        found = None if is_tight else search.best(budget_bytes)
+        if found is None:
+            found = search.tightest(budget_bytes)
+            if not found.keeps(budget_bytes):
+                self._try_others(search, found, budget_bytes)
+            elif is_tight and _may_gain(found):
+                # The tightest were made for fewer bytes: even a plan that needs as many
+                # may recompute less.
+                search.best(budget_bytes, MAX_BESIDE_TIGHTEST)
+        return self._improved(budget_bytes)
 
     def smallest(self, num_left: int = MAX_TIGHTEST) -> Measured:
         """The step that needs the fewest bytes of those compiled for a budget of 0.
@@ -116,17 +115,29 @@ class BudgetSearch:
         """
         return self._search().tightest(0, num_left)
 
-    def _improved(self, search: Search, found: Measured, budget_bytes: int) -> Measured:
-        """Where one of the tightest plans keeps the budget, that one or a plan found to
-        keep it with less recomputation: the tightest were made for fewer bytes, so even
-        one that needs as many bytes may recompute less."""
-        gain = found.recompute_seconds / found.candidate.schedule.statistics.compute_seconds
-        if gain <= GAIN_WORTH_TRYING:
+    def _try_others(self, search: Search, found: Measured, budget_bytes: int) -> None:
+        """Compile plans for the budget where none of the tightest, of which `found` is the
+        smallest, keeps it.
+
+        Raises:
+            InfeasibleBudgetError: if they do not keep it either, or are not in doubt.
+        """
+        is_doubtful = self._is_in_doubt(budget_bytes)
+        if is_doubtful and search.best(budget_bytes, MAX_BESIDE_TIGHTEST) is not None:
+            return
+        raise self._refusals.after_plans(
+            budget_bytes, found.total_bytes, is_predicted=found.compiled is None
+        )
+
+    def _improved(self, budget_bytes: int) -> Measured:
+        """The best of all plans compiled so far, one of which keeps the budget, or one
+        between it and the budget that recomputes noticeably less."""
+        found = best_of(self.problem.measured, budget_bytes)
+        assert found is not None, "a plan keeps the budget"
+        # A sweep has compared plans for all pools.
+        if not _may_gain(found) or self.problem.placement.backend.sweeps_pools:
             return found
-        best = search.best(budget_bytes, MAX_BESIDE_TIGHTEST)
-        if best is None:
-            return found
-        return min(found, best, key=lambda m: m.recompute_seconds)
+        return closed_in(self.problem, found, budget_bytes, MAX_CLOSING_IN)
 
     def _is_tight(self, budget_bytes: int) -> bool:
         """Whether no plan may keep the budget, as far as predictions can be trusted."""
@@ -149,3 +160,9 @@ class BudgetSearch:
         if self.problem.placement.backend.sweeps_pools:
             return SweepSearch(self.problem)
         return FeedbackSearch(self.problem)
+
+
+def _may_gain(found: Measured) -> bool:
+    """Whether another plan may recompute noticeably less."""
+    statistics = found.candidate.schedule.statistics
+    return found.recompute_seconds > GAIN_WORTH_TRYING * statistics.compute_seconds

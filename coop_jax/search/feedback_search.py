@@ -10,7 +10,7 @@ with the plan's error left free.
 
 from __future__ import annotations
 
-from coop_jax.plan.planner import Planned, key_of, least_recomputation, plan_pool
+from coop_jax.plan.planner import Planned, key_of, plan_pool
 from coop_jax.search.candidates import (
     GAIN_WORTH_TRYING,
     LEAST_STEP,
@@ -119,7 +119,7 @@ class FeedbackSearch:
 
     def plan(self, room: int, preferred: int | None = None) -> Planned | None:
         """The plan that recomputes least within a room, with the scratch learnt so far."""
-        return least_recomputation(self._graphs, self._problem.options, room, preferred)
+        return self._problem.plan(self._graphs, room, preferred)
 
     def forget(self) -> None:
         """Plan the graphs as they were read at first again."""

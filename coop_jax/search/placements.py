@@ -67,7 +67,7 @@ class XlaPlacement:
             graph,
             schedule,
             fence_free_inputs=self.backend.inputs_pass_fences_free,
-            is_guarded=is_guarded,
+            is_guarded=is_guarded and self.backend.has_guards,
         )
         return Realization(segments, rewrite(graph, segments, self._hints))
 
@@ -131,6 +131,7 @@ class ArenaPlacement(XlaPlacement):
                 schedule,
                 self._target,
                 fence_free_inputs=self.backend.inputs_pass_fences_free,
+                is_guarded=self.backend.has_guards,
             )
             self._last = schedule, segments, arena
         return self._last[1], self._last[2]

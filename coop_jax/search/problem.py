@@ -14,7 +14,14 @@ from coop_jax.base.budget import format_bytes
 from coop_jax.graph.step_graph import StepGraph, build_graph
 from coop_jax.graph.stored_values import StoredValues
 from coop_jax.plan.decoded import AnySchedule
-from coop_jax.plan.planner import PlanOptions, SmallestPool, key_of, smallest_of
+from coop_jax.plan.planner import (
+    Planned,
+    PlanOptions,
+    SmallestPool,
+    key_of,
+    least_recomputation,
+    smallest_of,
+)
 from coop_jax.search.candidates import Candidate, Measured
 from coop_jax.search.placements import XlaPlacement
 from coop_jax.targets import Target
@@ -60,6 +67,7 @@ class Problem:
     def __post_init__(self) -> None:
         if self.least_fixed_bytes is None:
             self.least_fixed_bytes = self.fixed_bytes
+        self._plans: dict[tuple[Any, ...], Planned | None] = {}
         self._compiled: dict[tuple[bytes, int], Measured] = {}
         self._smallest: dict[tuple[StepGraph, ...], tuple[StepGraph, SmallestPool]] = {}
 
@@ -81,6 +89,16 @@ class Problem:
         if key not in self._smallest:
             self._smallest[key] = smallest_of(key, self.options)
         return self._smallest[key]
+
+    def plan(
+        self, graphs: Sequence[StepGraph], room: int, preferred: int | None = None
+    ) -> Planned | None:
+        """The plan that recomputes least, of the problem's graphs or of those with learnt
+        scratch; made once. Arguments as of `least_recomputation`."""
+        key = (*graphs, room, preferred)
+        if key not in self._plans:
+            self._plans[key] = least_recomputation(graphs, self.options, room, preferred)
+        return self._plans[key]
 
     def planned_bytes(self, graph: StepGraph, schedule: AnySchedule) -> int:
         """All bytes that the compiled step of a schedule is expected to need."""
@@ -127,6 +145,10 @@ class Problem:
         if key not in self._compiled:
             self._compiled[key] = self._compile(candidate)
         return self._compiled[key]
+
+    def is_compiled(self, graph: StepGraph, schedule: AnySchedule) -> bool:
+        """Whether the plan was compiled, with memory fences or without."""
+        return any(key == key_of(graph, schedule) for key, _ in self._compiled)
 
     def _compile(self, candidate: Candidate) -> Measured:
         """Compile a candidate, and log its figures."""

@@ -63,5 +63,7 @@ def step_in_arena(percent: int = 50, dtype: str = "float32") -> StepInArena:
     options = PlanOptions(policy="search", limits_live_bytes=True)
     largest = unconstrained(graph, options).statistics.max_live_bytes
     schedule = plan_pool(graph, largest * percent // 100, options)
-    segments, plan = plan_arena(graph, schedule, EAGER, fence_free_inputs=False)
+    segments, plan = plan_arena(
+        graph, schedule, EAGER, fence_free_inputs=False, is_guarded=False
+    )
     return StepInArena(step, graph, schedule, segments, plan)

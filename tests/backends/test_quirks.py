@@ -37,7 +37,13 @@ from coop_jax.backends.tpu.quirks import TPU_QUIRKS
 from coop_jax.emit.hints import NO_HINTS
 from coop_jax.graph import stored_values
 from coop_jax.graph.step_graph import build_graph
-from coop_jax.plan.planner import PlanOptions, plan_pool, planner_options, unconstrained
+from coop_jax.plan.planner import (
+    PlanOptions,
+    plan_pool,
+    planner_options,
+    smallest_pool,
+    unconstrained,
+)
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.feedback_search import FeedbackSearch
 from coop_jax.search.placements import XlaPlacement
@@ -226,6 +232,19 @@ def test_copied_inputs():
 
     on, off = map(fenced_arguments, on_and_off("cpu", "copied_inputs"))
     assert on < off
+
+
+def test_no_guards():
+    """Fences that stand for memory's sake alone."""
+    graph = mlp_graph()
+    schedule = smallest_pool(graph, PlanOptions()).schedule
+
+    def num_segments(backend, **options):
+        placement = XlaPlacement(backend, NO_HINTS)
+        return len(placement.realize(graph, schedule, **options).segments)
+
+    on, off = on_and_off("cpu", "no_guards")
+    assert num_segments(on) == num_segments(off, is_guarded=False) < num_segments(off)
 
 
 def test_copied_updates():

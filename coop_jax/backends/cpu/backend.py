@@ -14,6 +14,7 @@ from coop_jax.backends.cpu.quirks import (
     COPIED_UPDATES,
     CPU_QUIRKS,
     KEPT_CONSTANTS,
+    NO_GUARDS,
     POOL_GRADIENT,
     RANDOM_BITS,
     REMOVED_BARRIERS,
@@ -41,6 +42,7 @@ class CpuBackend(Backend):
         super().__init__(without=without)
         # The fence is an aliased call, which copies what the caller still owns.
         self.inputs_pass_fences_free = not self.has(COPIED_INPUTS)
+        self.has_guards = not self.has(NO_GUARDS)
         if self.has(REMOVED_BARRIERS):
             self.checkpoint_options = _WITH_BARRIERS
 

@@ -41,12 +41,20 @@ KEPT_CONSTANTS = Quirk(
 COPIED_INPUTS = Quirk(
     "copied_inputs",
     "The fence is a call whose results alias its operands. XLA copies an argument that "
-    "is not donated before it passes one, so such arguments pass none. With such fences"
-    " XLA fuses little from one operation to the next, so none stand for memory's sake "
-    "alone.",
+    "is not donated before it passes one, so such arguments pass none.",
     _VERSIONS,
     "coop_jax.emit.segments",
     ("inputs_pass_fences_free",),
+    "emit/test_segments.py",
+)
+NO_GUARDS = Quirk(
+    "no_guards",
+    "The fence is a call, which XLA fuses nothing across. Fences for memory's sake alone "
+    "leave the bytes of most plans as they are; some plans need less with them, some "
+    "more, and last bits change. None stand.",
+    _VERSIONS,
+    "coop_jax.emit.segments",
+    ("has_guards",),
     "emit/test_segments.py",
 )
 COPIED_UPDATES = Quirk(
@@ -75,6 +83,7 @@ CPU_QUIRKS = (
     RANDOM_BITS,
     KEPT_CONSTANTS,
     COPIED_INPUTS,
+    NO_GUARDS,
     COPIED_UPDATES,
     REMOVED_BARRIERS,
 )
