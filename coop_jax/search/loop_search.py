@@ -90,7 +90,7 @@ class LoopSearch:
         return None
 
     def smallest(self) -> PlannedLoops:
-        """The plan with the fewest bytes by XLA, of the last one of each stretch of the path
+        """The plan with the fewest bytes by XLA: of the last of each stretch of the path
         and of all that were compiled."""
         for _, last in self._menu.stretches:
             self._measure(last)

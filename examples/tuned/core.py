@@ -105,6 +105,30 @@ CONSTANTS = (
         "kPatience",
         "failures before the walk starts from the best order",
     ),
+    Constant(
+        "packing/packing.cc",
+        "kFirstTurn",
+        "steps of the first turn of each way to pack, where there is a deadline",
+        effect="seconds of `planning.pack`, see `packing_table.py`",
+    ),
+    Constant(
+        "packing/packing.cc",
+        "kTurnPerBlock",
+        "more of them for each block",
+        effect="as `kFirstTurn`",
+    ),
+    Constant(
+        "packing/packing.cc",
+        "kTriesAtBound",
+        "tries at the bound itself in each turn",
+        effect="as `kFirstTurn`",
+    ),
+    Constant(
+        "packing/packing.cc",
+        "kTurnsOfOrder",
+        "turns of the search over the order to one of the skyline's",
+        effect="as `kFirstTurn`",
+    ),
     Constant(_PLANNER, "kPackingAttempts", "searches with less room for a bad packing"),
     Constant(
         _PLANNER,
@@ -120,8 +144,8 @@ CONSTANTS = (
 OTHER_CONSTANTS = {
     "base/types.h": {"kMostBytes", "kMostSeconds", "kNever", "kNone"},
     "packing/greedy.h": {"kNumGreedyOrders"},
-    "packing/packing.cc": {"kMaxTotal"},
-    "packing/skyline_search.cc": {"kWall", "kWaste"},
+    "packing/packing.cc": {"kMaxTotal", "kMostTries", "kMostTurn"},
+    "packing/skyline_search.cc": {"kWall", "kWaste", "kWorkPerLook"},
     "schedule/block_map.cc": {"kLast"},
     "schedule/xla_heap.cc": {"kOpen"},
     "search/rollout.h": {"kNotYet"},
