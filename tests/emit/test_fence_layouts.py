@@ -277,7 +277,7 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_planned_step_of_a_network(name):
     layer, size = LAYERS[name], 32
-    keys = jax.random.split(jax.random.key(0), 5)
+    keys = jax.random.split(jax.random.key(0), 7)
     *weights, x = (jax.random.normal(k, (size, size)) * size**-0.5 for k in keys)
 
     def step(weights, x):

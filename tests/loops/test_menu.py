@@ -92,7 +92,7 @@ def test_any_choice_gives_equal_bits(name):
     step, args = STEPS[name][0]()
     program = traced(step, args)
     choices = menu_of(program, TARGET).choices
-    for seed in range(3):
+    for seed in range(2):
         choose = random.Random(seed)
         planned = [
             PlannedPair(
@@ -111,7 +111,7 @@ def test_every_plan_of_the_path_gives_equal_bits(name):
     step, args = STEPS[name][0]()
     program = traced(step, args)
     menu = menu_of(program, TARGET)
-    for part in (0, 0.4, 0.8, 1):
+    for part in (0.4, 1):
         planned = menu.saving(int(part * menu.most_saved_bytes))
         assert_equal_bits(program, with_planned_pairs(program, planned), args)
 

@@ -12,6 +12,7 @@ from coop_jax.graph import stored_values
 from coop_jax.graph.step_graph import build_graph
 from coop_jax.plan.live_ranges import lifetimes
 from coop_jax.plan.planner import expected_bytes, key_of, planner_options, smallest_pool
+from coop_jax.search.candidates import MAX_CLOSING_IN, MAX_COMPILATIONS
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.live_bytes_feedback import _executions, scratch_needed
 from coop_jax.search.problem import Problem
@@ -166,12 +167,13 @@ def test_a_search_learns(read):
 
 
 @pytest.mark.parametrize("percent", [80, 70, 65])
-def test_a_budget_is_kept_with_three_compilations(read, percent):
+def test_a_budget_is_kept_with_few_compilations(read, percent):
     unmodified = memory_figures(read.step.compile(read.step.program)).total_bytes
     budget = unmodified * percent // 100
     search, lines = searches(read, lambda scratch: [read.graph_with(scratch)])
     assert search.run(budget).total_bytes <= budget
-    assert 1 <= search.num_compilations == len(lines) <= 3
+    assert 1 <= search.num_compilations == len(lines)
+        assert search.num_compilations <= MAX_COMPILATIONS + MAX_CLOSING_IN
 
 
 def test_what_was_learnt_is_forgotten_where_no_plan_fits_with_it(read):
