@@ -173,7 +173,7 @@ def test_a_budget_is_kept_with_few_compilations(read, percent):
     search, lines = searches(read, lambda scratch: [read.graph_with(scratch)])
     assert search.run(budget).total_bytes <= budget
     assert 1 <= search.num_compilations == len(lines)
-        assert search.num_compilations <= MAX_COMPILATIONS + MAX_CLOSING_IN
+    assert search.num_compilations <= MAX_COMPILATIONS + MAX_CLOSING_IN
 
 
 def test_what_was_learnt_is_forgotten_where_no_plan_fits_with_it(read):
