@@ -48,17 +48,10 @@ def nudged(state, dtype):
     return state._replace(params=jax.tree.map(lambda p: p * scale, state.params))
 
 
-# Half a minute each.
-@pytest.mark.parametrize(
-    "dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "transformer",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("convnet", "mixer")),
-    ],
-)
+# Half a minute each; `tests/search/test_loop_search.py` trains a small step.
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["transformer", "convnet", "mixer"])
 def test_losses_over_20_steps(name, dtype):
     problem = PROBLEMS[name](jnp.dtype(dtype))
     unmodified = jax.jit(problem.train_step, donate_argnums=0)

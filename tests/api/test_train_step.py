@@ -186,6 +186,7 @@ def test_called_from_threads(arguments):
         assert_trees_equal(result, results[0])
 
 
+@pytest.mark.slow
 def test_same_plan_twice(arguments):
     first = remat_train_step(mlp_step, budget="60%").plan(*arguments)
     second = remat_train_step(mlp_step, budget="60%").plan(*arguments)

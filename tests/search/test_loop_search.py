@@ -44,7 +44,7 @@ def largest_difference(one, other):
     return max(jax.tree.leaves(jax.tree.map(distance, one, other)), default=0.0)
 
 
-OFTEN = ("scan", "recurrent", "accumulated")  # The others take minutes together.
+OFTEN = ("scan", "recurrent")  # The others take minutes together.
 
 
 @pytest.mark.parametrize(
