@@ -253,8 +253,10 @@ def main() -> None:
     names = arguments.steps or list(STEPS[arguments.target])
     tables = [table(arguments.target, name) for name in names]
     how = "" if arguments.target == "cpu" else " Compiled, not run."
+    steps = "".join(f" {name!r}" for name in arguments.steps or ())
+    steps = f" --steps{steps}" if steps else ""
     head = (
-        f"`python examples/loops_table.py --target {arguments.target!r}`, "
+        f"`python examples/loops_table.py --target {arguments.target!r}{steps}`, "
         f"JAX {jax.__version__}, Python {platform.python_version()}, "
         f"two cores of a server.{how}"
     )
