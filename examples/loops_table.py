@@ -257,8 +257,8 @@ def main() -> None:
     steps = f" --steps{steps}" if steps else ""
     head = (
         f"`python examples/loops_table.py --target {arguments.target!r}{steps}`, "
-        f"JAX {jax.__version__}, Python {platform.python_version()}, "
-        f"two cores of a server.{how}"
+        f"Python {platform.python_version()}, jax {jax.__version__}, "
+        f"two cores of a {platform.machine()} server.{how}"
     )
     text = "\n\n".join([head, *tables]) + "\n"
     print(text)
