@@ -37,6 +37,7 @@ class Backend:
         without: those that are switched off.
         compiler_options: of every version of a step; those of the user take precedence.
         checkpoint_options: compiler options without which XLA undoes `jax.checkpoint`.
+        checkpoint_in_loops_options: the same for a step with one in the body of a loop.
         inputs_pass_fences_free: whether an input that is not donated passes a fence
             without being copied.
         has_guards: whether fences stand for memory's sake alone, too.
@@ -53,6 +54,7 @@ class Backend:
     quirks: tuple[Quirk, ...] = ()
     compiler_options: Mapping[str, Any] = MappingProxyType({})
     checkpoint_options: Mapping[str, Any] = MappingProxyType({})
+    checkpoint_in_loops_options: Mapping[str, Any] = MappingProxyType({})
     inputs_pass_fences_free = True
     has_guards = True
     has_arena = False

@@ -104,6 +104,18 @@ def saved_names(closed: Any) -> frozenset[str]:
     )
 
 
+def has_barriers_in_loops(closed: Any) -> bool:
+    """Whether a barrier, of a differentiated `jax.checkpoint` or the user's own, stands in
+    the body of a loop."""
+    return any(
+        recomputes(body) or any(e.primitive.name in _BARRIERS for e in all_equations(body))
+        for eqn in all_equations(closed)
+        if eqn.primitive.name in ("scan", "while")
+        for body in eqn.params.values()
+        if _compat.is_jaxpr(body)
+    )
+
+
 def recomputes(closed: Any) -> bool:
     """Whether a step holds a `jax.checkpoint` that was differentiated."""
     return any(

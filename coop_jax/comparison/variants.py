@@ -17,7 +17,13 @@ from coop_jax.api.train_step import remat_train_step
 from coop_jax.base.budget import check_budget, format_bytes
 from coop_jax.base.errors import InfeasibleBudgetError
 from coop_jax.comparison.checkpoint_policies import Policy, Wrap, unwrapped, wrap_with
-from coop_jax.comparison.recompute_counts import Executed, executed, recomputes, saved_names
+from coop_jax.comparison.recompute_counts import (
+    Executed,
+    executed,
+    has_barriers_in_loops,
+    recomputes,
+    saved_names,
+)
 from coop_jax.comparison.table import Row
 from coop_jax.comparison.time_model import TimeModel
 from coop_jax.compile.as_written import (
@@ -117,7 +123,12 @@ class Versions:
         if text in self._by_program:  # a policy's names may not occur: same program
             return dataclasses.replace(self._by_program[text], name=name)
         step = executed(traced.jaxpr, self._donated)
-        options = dict(self.backend.checkpoint_options)
+        in_loops = has_barriers_in_loops(traced.jaxpr)
+        options = dict(
+            self.backend.checkpoint_in_loops_options
+            if in_loops
+            else self.backend.checkpoint_options
+        )
         compiled, measured_bytes = compile_measured(
             lambda: self._traced.compile_lowered(lowered, options)
         )

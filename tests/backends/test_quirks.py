@@ -262,7 +262,9 @@ def adam_arrays():
 def test_removed_barriers():
     on, off = on_and_off("cpu", "removed_barriers")
     assert on.checkpoint_options
+    assert on.checkpoint_in_loops_options
     assert not off.checkpoint_options
+    assert not off.checkpoint_in_loops_options
 
 
 # XLA:GPU.

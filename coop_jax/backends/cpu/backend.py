@@ -32,6 +32,10 @@ from coop_jax.xla.liveness import copied_arguments_bytes
 # XLA:CPU removes the barriers of `jax.checkpoint` and merges what it recomputes back into
 # the forward pass, unless this pass is off.
 _WITH_BARRIERS = MappingProxyType({"xla_disable_hlo_passes": "cse_barrier_expander"})
+# XLA:CPU makes one kernel of a loop with little work, and aborts on a barrier inside of it.
+_WITH_BARRIERS_IN_LOOPS = MappingProxyType(
+    {"xla_disable_hlo_passes": "cse_barrier_expander,small-while-loop-hoisting"}
+)
 
 
 class CpuBackend(Backend):
@@ -45,6 +49,7 @@ class CpuBackend(Backend):
         self.has_guards = not self.has(NO_GUARDS)
         if self.has(REMOVED_BARRIERS):
             self.checkpoint_options = _WITH_BARRIERS
+            self.checkpoint_in_loops_options = _WITH_BARRIERS_IN_LOOPS
 
     def prepare(self, program: Program) -> Program:
         return with_pool_gradients(program) if self.has(POOL_GRADIENT) else program

@@ -71,7 +71,9 @@ REMOVED_BARRIERS = Quirk(
     "removed_barriers",
     "XLA removes `optimization_barrier` before its last common subexpression "
     "elimination, and merges what `jax.checkpoint` recomputes back into the forward "
-    "pass. Policies that plans are compared with are compiled without that pass.",
+    "pass. Policies that plans are compared with are compiled without that pass. Where a "
+    "barrier stands in a loop, they are also compiled without the pass that makes one "
+    "kernel of a loop with little work: XLA:CPU aborts on a barrier in such a kernel.",
     _VERSIONS,
     "coop_jax.backends.cpu.backend",
     ("checkpoint_options",),
