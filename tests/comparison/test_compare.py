@@ -10,7 +10,11 @@ from jax.ad_checkpoint import checkpoint_name
 import coop_jax
 from coop_jax.comparison.checkpoint_policies import default_policies, unwrapped, wrap_with
 from coop_jax.comparison.plot import frontier
-from coop_jax.comparison.recompute_counts import executed, has_barriers_in_loops, saved_names
+from coop_jax.comparison.recompute_counts import (
+    executed,
+    has_barriers_in_loops,
+    saved_names,
+)
 from coop_jax.comparison.table import Row, at, optimal
 
 LAYERS, WIDTH, BATCH = 3, 32, 1024

@@ -16,7 +16,6 @@ from coop_jax.compile.as_written import compile_both
 from coop_jax.pipeline import fit_step
 from coop_jax.search.loop_search import MAX_COMPILATIONS_OF_LOOPS
 
-
 # On each of two stretches of the path of loop plans, and the last plan of each.
 MAX_OF_LOOPS = 2 * (MAX_COMPILATIONS_OF_LOOPS + 1)
 
@@ -41,7 +40,8 @@ class Asked:
     @staticmethod
     def _count(lines):
         """Plans of the straight line; the smallest plan of loops comes before those."""
-        assert sum(line.startswith("compilation of loops") for line in lines) <= MAX_OF_LOOPS
+        of_loops = sum(line.startswith("compilation of loops") for line in lines)
+        assert of_loops <= MAX_OF_LOOPS
         return sum(re.match(r"compilation \d", line) is not None for line in lines)
 
 
