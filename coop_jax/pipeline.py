@@ -55,6 +55,7 @@ from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.loop_search import LoopSearch, PlannedLoops
 from coop_jax.search.placements import XLA_PLACES, Placing
 from coop_jax.search.problem import Problem, graphs_of
+from coop_jax.search.tight_bodies import TightBodies, cut_for
 from coop_jax.targets import target_of
 from coop_jax.trace.costs import flops, seconds_again
 from coop_jax.xla.memory_figures import memory_figures
@@ -174,17 +175,18 @@ def _loop_search(
     target = target_of(traced.device())
     if planner_options(planner, target.alignment_bytes).policy != "search":
         return None
-    menu = menu_of(traced.program, target)
-    if not menu.choices:
-        return None
-    return LoopSearch(
+    options = planner_options(planner, target.alignment_bytes)
+    cut = cut_for(traced.backend)
+    search = LoopSearch(
         traced.program,
-        menu,
+        menu_of(traced.program, target),
+        lambda program: TightBodies(program, target, options, cut),
         unmodified_bytes,
         traced.num_devices(),
         traced.compile,
         log,
     )
+    return None if search.is_empty else search
 
 
 def _around_loops(
@@ -217,7 +219,7 @@ def _with_loops(
     step_seconds = sum(seconds_again(eqn, target) for eqn in eqns)
     total_flops = sum(map(flops, eqns))
     return with_loops(
-        plan, found.planned, step_seconds, total_flops, loops.num_compilations
+        plan, found.planned, found.bodies, step_seconds, total_flops, loops.num_compilations
     )
 
 

@@ -15,6 +15,7 @@ from coop_jax.graph.step_graph import StepGraph
 from coop_jax.loops.loop_plan import (
     LoopPlan,
     Recomputation,
+    body_plan,
     loop_lines,
     loop_plan,
     recomputation_lines,
@@ -23,6 +24,7 @@ from coop_jax.loops.loop_plan import (
 from coop_jax.loops.parts import PlannedPair
 from coop_jax.plan.decoded import AnySchedule
 from coop_jax.search.candidates import Measured
+from coop_jax.search.tight_bodies import TightBody
 from coop_jax.targets import known_target, memory_bytes
 from coop_jax.trace.replacements import original
 
@@ -174,6 +176,7 @@ def planned_plan(
 def with_loops(
     plan: Plan,
     planned: Sequence[PlannedPair],
+    bodies: Sequence[TightBody],
     step_seconds: float,
     total_flops: int,
     num_compilations: int,
@@ -183,19 +186,28 @@ def with_loops(
     Arguments:
         plan: the plan of the step around the loops.
         planned: the pairs of loops.
+        bodies: the bodies of loops that are planned for fewer bytes.
         step_seconds: modelled time of the step as written.
         total_flops: floating point operations of the step as written.
         num_compilations: the compilations that their search took.
     """
     again = [item for pair in planned for item in recomputations_of(pair)]
     seconds = sum(pair.recompute_seconds for pair in planned)
+    seconds += sum(body.recompute_seconds for body in bodies)
+    inside = [_recomputations(body.graph, body.segments) for body in bodies]
+    recomputed_flops = sum(item.flops for item in again)
+    for body, items in zip(bodies, inside, strict=True):
+        recomputed_flops += body.num_runs * sum(item.flops for item in items)
+    loops = [loop_plan(pair) for pair in planned]
+    for body, items in zip(bodies, inside, strict=True):
+        loops.append(body_plan(body.eqn, body.schedule.statistics.max_live_bytes, items))
     return dataclasses.replace(
         plan,
         compute_overhead=plan.compute_overhead + seconds / step_seconds,
-        recomputed_flops=plan.recomputed_flops + sum(item.flops for item in again),
+        recomputed_flops=plan.recomputed_flops + recomputed_flops,
         total_flops=total_flops,
         num_compilations=plan.num_compilations + num_compilations,
-        loops=tuple(map(loop_plan, planned)),
+        loops=tuple(loops),
     )
 
 

@@ -35,6 +35,10 @@ class Loop:
         closed = self.eqn.params["jaxpr"]
         return flatten(closed, [False] * len(self.eqn.invars))
 
+    def with_body(self, body: Program) -> Any:
+        """The equation with another program for one iteration, of the same types."""
+        return self.eqn.replace(params=self.eqn.params | {"jaxpr": body.to_jaxpr()})
+
     @property
     def length(self) -> int:
         return self.eqn.params["length"]

@@ -59,17 +59,22 @@ class IterationsPlan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoopPlan:
-    """How a `scan` and the `scan` of its gradient are planned.
+    """How a `scan` and the `scan` of its gradient are planned, or the body of one of them.
 
     Attributes:
         source: file and line of the loop.
         length: its iterations.
-        parts: what they keep, in the order in which they run.
+        parts: what they keep for the gradient, in the order in which they run.
+        live_bytes: bytes alive at once in an iteration whose body is planned, beside its
+            operands; None where only `parts` are.
+        recomputations: what an iteration evaluates again for that, most operations first.
     """
 
     source: str
     length: int
     parts: tuple[IterationsPlan, ...]
+    live_bytes: int | None = None
+    recomputations: tuple[Recomputation, ...] = ()
 
 
 def loop_plan(planned: PlannedPair) -> LoopPlan:
@@ -79,6 +84,14 @@ def loop_plan(planned: PlannedPair) -> LoopPlan:
     if forward.is_reversed:
         parts.reverse()
     return LoopPlan(_compat.source_line(forward.eqn), forward.length, tuple(parts))
+
+
+def body_plan(
+    eqn: Any, live_bytes: int, recomputations: tuple[Recomputation, ...]
+) -> LoopPlan:
+    """The report of a loop whose body is planned."""
+    source, length = _compat.source_line(eqn), eqn.params["length"]
+    return LoopPlan(source, length, (), live_bytes, recomputations)
 
 
 def recomputations_of(planned: PlannedPair) -> tuple[Recomputation, ...]:
@@ -166,4 +179,9 @@ def loop_lines(loop: LoopPlan) -> list[str]:
         if part.recomputations:
             lines.append("    and each evaluates again")
             lines += recomputation_lines(part.recomputations, "      ")
+    if loop.live_bytes is not None:
+        lines.append(f"    an iteration has {format_bytes(loop.live_bytes)} alive at once")
+    if loop.recomputations:
+        lines.append("    and each evaluates again, to have no more")
+        lines += recomputation_lines(loop.recomputations, "      ")
     return lines

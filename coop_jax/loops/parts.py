@@ -76,7 +76,7 @@ class PlannedPair:
     def recompute_seconds(self) -> float:
         """Modelled time in a step of recomputation alone."""
         return self.num_runs * sum(
-            part.count * part.retained.recompute_seconds for part in self.parts
+            part.recompute_seconds(self.iteration) for part in self.parts
         )
 
 

@@ -1,22 +1,25 @@
 """Loop search: the plan of a step's loops that keeps a budget.
 
-All plans of loops lie on one path (`loops.menu`), and what XLA needs for one of them is
-what it keeps and a rest that changes little along the path: a compilation shows the rest.
-On each of the two stretches of the path, without groups and with them, the search ends
-after `MAX_COMPILATIONS_OF_LOOPS`, or one more for the last plan.
+The plans of loops lie on a path (`loops.menu`), from the least time to the fewest bytes,
+and at the end of either of its stretches, without groups and with them, the loops' bodies
+are planned for fewer bytes as well (`search.tight_bodies`). XLA needs a rest, and less than
+that by the bytes that a plan saves: a compilation shows the rest. On each stretch the
+search ends after `MAX_COMPILATIONS_OF_LOOPS`, or one more for the last plan.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from coop_jax.base.budget import format_bytes
 from coop_jax.loops.emission import with_planned_pairs
 from coop_jax.loops.menu import Menu
 from coop_jax.loops.parts import PlannedPair
+from coop_jax.plan.planner import key_of
 from coop_jax.search.candidates import MAX_COMPILATIONS, SLACK_WORTH_USING
+from coop_jax.search.tight_bodies import TightBodies, TightBody
 from coop_jax.trace.program import Program
 from coop_jax.xla.memory_figures import compile_measured
 
@@ -30,17 +33,42 @@ class PlannedLoops:
 
     Attributes:
         planned: the pairs.
+        bodies: the bodies of loops that are planned for fewer bytes.
         program: the program.
+        saved_bytes: bytes that it was expected to save against the first plan of the path.
         predicted_bytes: the bytes that it was expected to need.
         compiled: the executable; None where XLA refuses to compile it.
         total_bytes: XLA's figure.
     """
 
     planned: tuple[PlannedPair, ...]
+    bodies: tuple[TightBody, ...]
     program: Program
+    saved_bytes: int
     predicted_bytes: int
     compiled: Any
     total_bytes: int
+
+    def keeps(self, budget_bytes: int) -> bool:
+        return self.compiled is not None and self.total_bytes <= budget_bytes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Stretch:
+    """Plans between two numbers of saved bytes, on one device or several together.
+
+    Attributes:
+        number: the stretches are in the order of their numbers.
+        low, high: of the first and of the last plan.
+        bodies: those that are planned for fewer bytes; None: the menu's plans as they are.
+        base_bytes: bytes that the menu's plan saves which the bodies are of.
+    """
+
+    number: int
+    low: int
+    high: int
+    bodies: TightBodies | None = None
+    base_bytes: int = 0
 
 
 class LoopSearch:
@@ -49,6 +77,7 @@ class LoopSearch:
     Arguments:
         program: the program.
         menu: the plans of its loops.
+        tight_bodies: makes the bodies that can be planned of a program.
         unmodified_bytes: XLA's figure for the step as written.
         num_devices: the number of devices that values are divided over.
         compile_program: compiles a program.
@@ -59,6 +88,7 @@ class LoopSearch:
         self,
         program: Program,
         menu: Menu,
+        tight_bodies: Callable[[Program], TightBodies],
         unmodified_bytes: int,
         num_devices: int,
         compile_program: Callable[[Program], Any],
@@ -66,61 +96,51 @@ class LoopSearch:
     ) -> None:
         self._program = program
         self._menu = menu
+        self._tight_bodies = tight_bodies
+        self._unmodified_bytes = unmodified_bytes
         self._num_devices = num_devices
         self._compile_program = compile_program
         self._log = log
-        self._measured: dict[int, PlannedLoops] = {}
-        first_bytes = self._kept_bytes(menu.saving(0))
-        as_written = menu.bytes_as_written // num_devices
+        # By number of the stretch and saved bytes, in the order of the path.
+        self._measured: dict[tuple[int, int], PlannedLoops] = {}
+        self._saved_at: dict[tuple[int, tuple[bytes, ...]], int] = {}
+        self._stretches: list[_Stretch] = []
+        self._further = self._further_stretches()
+        self._first_bytes = _kept_bytes(menu.saving(0))
         # By the only figure that is known before any compilation.
-        self._rest_bytes = unmodified_bytes - as_written
-        self._first_bytes = first_bytes
+        as_written = menu.bytes_as_written - self._first_bytes
+        self._rest_bytes = unmodified_bytes - as_written // num_devices
 
     @property
     def num_compilations(self) -> int:
         return len(self._measured)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to plan: no pair, and no body worth it."""
+        return not any(True for _ in self._all_stretches())
+
     def best(self, budget_bytes: int) -> PlannedLoops | None:
         """The first plan of the path that is found to keep a budget; None if none does."""
-        for low, high in self._menu.stretches:
-            self._search(budget_bytes, low, high)
-            fitting = [m for m in self._measured.values() if _keeps(m, budget_bytes)]
-            if fitting:
-                return max(fitting, key=lambda m: self._kept_bytes(m.planned))
-        return None
+        for stretch in self._all_stretches():
+            self._search(budget_bytes, stretch)
+            found = self._first_that_keeps(budget_bytes)
+            if found is not None:
+                return found
+        self.smallest()
+        return self._first_that_keeps(budget_bytes)
 
     def smallest(self) -> PlannedLoops:
-        """The plan with the fewest bytes by XLA: of the last of each stretch of the path
-        and of all that were compiled."""
-        for _, last in self._menu.stretches:
-            self._measure(last)
+        """The plan with the fewest bytes by XLA: of the last of the stretches without
+        groups and with them, their bodies planned where that is worth it, and of all that
+        were compiled."""
+        stretches = list(self._all_stretches())
+        for stretch, following in zip(stretches, [*stretches[1:], None], strict=True):
+            if following is None or following.bodies is None:
+                self._measure(stretch, stretch.high)
         return min(
             self._measured.values(), key=lambda m: (m.compiled is None, m.total_bytes)
         )
-
-    def _search(self, budget_bytes: int, low: int, high: int) -> None:
-        """Compiles plans of a stretch of the path, until one uses a budget well or no place
-        is left; the last plan if no other keeps the budget."""
-        last = high
-        at = self._aim(budget_bytes, low, high)
-        for _ in range(MAX_COMPILATIONS_OF_LOOPS):
-            num_compilations = self.num_compilations
-            measured = self._measure(at)
-            if self.num_compilations == num_compilations:
-                break  # The path has no other plan in between.
-            self._rest_bytes = measured.total_bytes - self._kept_bytes(measured.planned)
-            if _keeps(measured, budget_bytes):
-                high = at
-                slack = budget_bytes - measured.total_bytes
-                if at == 0 or slack <= SLACK_WORTH_USING * budget_bytes:
-                    break
-            else:
-                low = at + 1
-            if low > high:
-                break
-            at = self._aim(budget_bytes, low, high)
-        if not any(_keeps(m, budget_bytes) for m in self._measured.values()):
-            self._measure(last)
 
     def least_bytes(self, works_bytes: int | None) -> int | None:
         """The least of a number of bytes and of those of the compiled plans; None: none."""
@@ -128,31 +148,117 @@ class LoopSearch:
         known += [] if works_bytes is None else [works_bytes]
         return min(known, default=None)
 
+    def _all_stretches(self) -> Iterator[_Stretch]:
+        """The stretches in order; planned bodies are made when they are reached."""
+        number = 0
+        while True:
+            if number == len(self._stretches):
+                following = next(self._further, None)
+                if following is None:
+                    return
+                self._stretches.append(following)
+            yield self._stretches[number]
+            number += 1
+
+    def _further_stretches(self) -> Iterator[_Stretch]:
+        number = 0
+        for low, high in self._menu.stretches if self._menu.choices else [(0, 0)]:
+            if self._menu.choices:
+                yield _Stretch(number, low, high)
+            bodies = self._bodies_of(high)
+            if bodies is not None:
+                most = high + bodies.most_saved_bytes
+                yield _Stretch(number + 1, high + 1, most, bodies, high)
+            number += 2
+
+    def _bodies_of(self, base_bytes: int) -> TightBodies | None:
+        """The bodies of the last plan of a stretch, if planning them may save enough."""
+        least_bytes = self.least_bytes(self._unmodified_bytes)
+        worth = SLACK_WORTH_USING * (least_bytes or 0) * self._num_devices
+        bodies = self._tight_bodies(self._program_of(base_bytes))
+        if bodies.largest_pool_bytes <= worth or bodies.most_saved_bytes <= worth:
+            return None
+        return bodies
+
+    def _first_that_keeps(self, budget_bytes: int) -> PlannedLoops | None:
+        """Of the plans compiled so far that keep a budget, the one with the fewest saved
+        bytes of the first stretch that has one."""
+        fitting = [key for key, m in self._measured.items() if m.keeps(budget_bytes)]
+        return self._measured[min(fitting)] if fitting else None
+
+    def _search(self, budget_bytes: int, stretch: _Stretch) -> None:
+        """Compiles plans of a stretch, until one uses a budget well or no place is left;
+        the last plan if no other keeps the budget."""
+        low, high = stretch.low, stretch.high
+        num_misses = further_bytes = 0
+        for _ in range(MAX_COMPILATIONS_OF_LOOPS):
+            at = self._aim(budget_bytes - further_bytes, low, high)
+            num_compilations = self.num_compilations
+            measured = self._measure(stretch, at)
+            is_new = self.num_compilations > num_compilations
+            if not is_new and stretch.bodies is None:
+                break  # The path has no other plan in between.
+            self._rest_bytes = measured.total_bytes + at // self._num_devices
+            slack = budget_bytes - measured.total_bytes
+            if measured.keeps(budget_bytes):
+                high = at
+                if at == stretch.low or slack <= SLACK_WORTH_USING * budget_bytes:
+                    break
+            elif stretch.bodies is None:
+                low = at + 1
+            else:
+                low = at + 1
+                # XLA's figure need not follow a pool: every miss makes the step longer.
+                further_bytes = -slack * num_misses
+                num_misses += 1
+            if low > high:
+                break
+        if self._first_that_keeps(budget_bytes) is None:
+            self._measure(stretch, stretch.high)
+
     def _aim(self, budget_bytes: int, low: int, high: int) -> int:
-        """The place on the path between two of them that is expected to keep a budget."""
-        kept_bytes = budget_bytes - self._rest_bytes
-        saved_bytes = (self._first_bytes - kept_bytes) * self._num_devices
+        """The place between two of a stretch that is expected to keep a budget."""
+        saved_bytes = (self._rest_bytes - budget_bytes) * self._num_devices
         return max(low, min(high, saved_bytes))
 
-    def _kept_bytes(self, planned: Sequence[PlannedPair]) -> int:
-        return sum(pair.kept_bytes for pair in planned) // self._num_devices
+    def _saved_bytes(self, planned: Sequence[PlannedPair]) -> int:
+        return self._first_bytes - _kept_bytes(planned)
 
-    def _measure(self, saved_bytes: int) -> PlannedLoops:
-        planned = tuple(self._menu.saving(saved_bytes))
-        kept_bytes = self._kept_bytes(planned)
-        if kept_bytes not in self._measured:
-            predicted_bytes = self._rest_bytes + kept_bytes
+    def _program_of(self, saved_bytes: int) -> Program:
+        return with_planned_pairs(self._program, self._menu.saving(saved_bytes))
+
+    def _measure(self, stretch: _Stretch, at: int) -> PlannedLoops:
+        bodies: tuple[TightBody, ...] = ()
+        if stretch.bodies is None:
+            planned = tuple(self._menu.saving(at))
             program = with_planned_pairs(self._program, planned)
+            saved_bytes = self._saved_bytes(planned)
+            key = stretch.number, saved_bytes
+        else:
+            planned = tuple(self._menu.saving(stretch.base_bytes))
+            program, bodies = stretch.bodies.saving(at - stretch.base_bytes)
+            # Plans for other bytes may be the same.
+            keys = tuple(key_of(body.graph, body.schedule) for body in bodies)
+            saved_bytes = self._saved_at.setdefault((stretch.number, keys), at)
+            key = stretch.number, saved_bytes
+        if key not in self._measured:
+            predicted_bytes = self._rest_bytes - saved_bytes // self._num_devices
             compiled, total_bytes = compile_measured(lambda: self._compile_program(program))
             self._log(
                 f"compilation of loops {len(self._measured) + 1}: predicted "
                 f"{format_bytes(predicted_bytes)}, XLA says {format_bytes(total_bytes)}"
             )
-            self._measured[kept_bytes] = PlannedLoops(
-                planned, program, predicted_bytes, compiled, total_bytes
+            self._measured[key] = PlannedLoops(
+                planned,
+                bodies,
+                program,
+                saved_bytes,
+                predicted_bytes,
+                compiled,
+                total_bytes,
             )
-        return self._measured[kept_bytes]
+        return self._measured[key]
 
 
-def _keeps(measured: PlannedLoops, budget_bytes: int) -> bool:
-    return measured.compiled is not None and measured.total_bytes <= budget_bytes
+def _kept_bytes(planned: Sequence[PlannedPair]) -> int:
+    return sum(pair.kept_bytes for pair in planned)

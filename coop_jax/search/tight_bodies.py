@@ -1,0 +1,193 @@
+"""Tight bodies: the bodies of loops planned for fewer bytes alive at once.
+
+What a loop takes beside its operands is the pool of its body. A body is a straight line
+like the step itself: the planner plans it for a smaller pool, and its fences keep XLA to
+the plan. Bodies of unpaired loops (accumulation over microbatches, training steps in a
+loop) are planned in the same way as those of planned pairs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from coop_jax.base import _compat
+from coop_jax.base.options import PlanOptions
+from coop_jax.emit.rewrite import rewrite
+from coop_jax.emit.segments import Segment, cut
+from coop_jax.graph.step_graph import StepGraph
+from coop_jax.graph.stored_values import from_rules
+from coop_jax.loops import run_parts
+from coop_jax.loops.loop import Loop
+from coop_jax.loops.pairs import is_plannable
+from coop_jax.plan.decoded import AnySchedule
+from coop_jax.plan.planner import least_recomputation, smallest_of, unconstrained
+from coop_jax.search.problem import graphs_of
+from coop_jax.targets import Target
+from coop_jax.trace.program import Program
+
+_OURS = f"{pathlib.Path(run_parts.__file__).name}:"  # Of a source line.
+Cut = Callable[[StepGraph, AnySchedule], list[Segment]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TightBody:
+    """A body that was planned for a pool.
+
+    Attributes:
+        eqn: its loop, or for the loop of a group, which is ours, that around it.
+        graph, schedule, segments: its plan.
+        num_runs: how often it runs in a step.
+    """
+
+    eqn: Any
+    graph: StepGraph
+    schedule: AnySchedule
+    segments: list[Segment]
+    num_runs: int
+
+    @property
+    def recompute_seconds(self) -> float:
+        """Modelled time in a step of recomputation."""
+        return self.num_runs * self.schedule.statistics.recompute_seconds
+
+
+class TightBodies:
+    """The bodies of a program's loops, at pools that are smaller by a number of bytes.
+
+    The loop with the largest pool decides how much the loops of the step take. So a pool
+    is smaller than this by the given bytes; loops with smaller pools stay as they are.
+
+    Arguments:
+        program: the program, flat.
+        target: the device whose rates are the prices.
+        options: of the planner.
+        cut: cuts a schedule into segments, as the backend requires.
+    """
+
+    def __init__(
+        self, program: Program, target: Target, options: PlanOptions, cut: Cut
+    ) -> None:
+        self._program = program
+        self._loops = {
+            index: _Body(eqn, 1, target, options, cut)
+            for index, eqn in enumerate(program.eqns)
+            if may_be_tight(eqn)
+        }
+
+    @functools.cached_property
+    def largest_pool_bytes(self) -> int:
+        """The pool of the loop that takes most, as it is; 0 without loops."""
+        pools = (body.pool_bytes for body in self._loops.values())
+        return max(pools, default=0)
+
+    @functools.cached_property
+    def most_saved_bytes(self) -> int:
+        """Bytes by which the largest pool can be smaller."""
+        least = (body.smallest_bytes for body in self._loops.values())
+        return self.largest_pool_bytes - max(least, default=0)
+
+    def saving(self, saved_bytes: int) -> tuple[Program, tuple[TightBody, ...]]:
+        """The program whose loops take so many bytes less, or as few as they can.
+
+        Returns:
+            The program, and the bodies that are planned in it.
+        """
+        limit = self.largest_pool_bytes - saved_bytes
+        eqns, planned = list(self._program.eqns), []
+        for index, body in self._loops.items():
+            excess = body.pool_bytes - limit
+            if excess > 0:
+                eqns[index], more, _ = body.tightened(excess)
+                planned += more
+        return dataclasses.replace(self._program, eqns=tuple(eqns)), tuple(planned)
+
+
+def may_be_tight(eqn: Any) -> bool:
+    """Whether the equation is a loop whose body may be planned as a straight line."""
+    return is_plannable(eqn) and len(Loop.of(eqn).body.eqns) > 1
+
+
+class _Body:
+    """The body of one loop, with those of the loops in it."""
+
+    def __init__(
+        self,
+        eqn: Any,
+        num_runs: int,
+        target: Target,
+        options: PlanOptions,
+        cut: Cut,
+        around: Any = None,
+    ) -> None:
+        self._eqn = eqn
+        is_ours = _compat.source_line(eqn).startswith(_OURS)
+        self._named = around if is_ours and around is not None else eqn
+        self._program = Loop.of(eqn).body
+        self._num_runs = num_runs * eqn.params["length"]
+        self._options, self._target, self._cut = options, target, cut
+        self._inner = {
+            index: _Body(inner, self._num_runs, target, options, cut, self._named)
+            for index, inner in enumerate(self._program.eqns)
+            if may_be_tight(inner)
+        }
+
+    @functools.cached_property
+    def pool_bytes(self) -> int:
+        """Bytes alive at once in an iteration beside its operands, as it is."""
+        scratch = {index: inner.pool_bytes for index, inner in self._inner.items()}
+        return self._least_unconstrained(self._graphs(self._program, scratch))
+
+    @functools.cached_property
+    def smallest_bytes(self) -> int:
+        """The least such bytes that can be planned."""
+        scratch = {index: inner.smallest_bytes for index, inner in self._inner.items()}
+        graphs = self._graphs(self._program, scratch)
+        return smallest_of(graphs, self._options)[1].pool_bytes
+
+    def tightened(self, excess_bytes: int) -> tuple[Any, list[TightBody], int]:
+        """The loop with a pool that is smaller by so many bytes, or as small as it can be.
+
+        Returns:
+            The equation, the planned bodies, and the pool's bytes.
+        """
+        eqns, planned, scratch = list(self._program.eqns), [], {}
+        for index, inner in self._inner.items():
+            eqns[index], more, scratch[index] = inner.tightened(excess_bytes)
+            planned += more
+        program = dataclasses.replace(self._program, eqns=tuple(eqns))
+        graphs = self._graphs(program, scratch)
+        room = max(self.pool_bytes - excess_bytes, self.smallest_bytes)
+        as_it_is = self._least_unconstrained(graphs)
+        if as_it_is <= room:
+            return Loop.of(self._eqn).with_body(program), planned, as_it_is
+        found = least_recomputation(graphs, self._options, room)
+        if found is None:
+            graph, smallest = smallest_of(graphs, self._options)
+            found = graph, smallest.schedule
+        graph, schedule = found
+        segments = self._cut(graph, schedule)
+        planned.append(TightBody(self._named, graph, schedule, segments, self._num_runs))
+        pool_bytes = schedule.statistics.max_live_bytes
+        body = rewrite(graph, segments)
+        return Loop.of(self._eqn).with_body(body), planned, pool_bytes
+
+    def _graphs(self, program: Program, scratch: dict[int, int]) -> list[StepGraph]:
+        stored = from_rules(program).with_scratch(scratch)
+        return graphs_of(program, stored, self._target, self._options)
+
+    def _least_unconstrained(self, graphs: Sequence[StepGraph]) -> int:
+        schedules: Iterator[Any] = (unconstrained(g, self._options) for g in graphs)
+        return min(schedule.statistics.max_live_bytes for schedule in schedules)
+
+
+def cut_for(backend: Any) -> Cut:
+    """`segments.cut` as a backend requires it."""
+    return functools.partial(
+        cut,
+        fence_free_inputs=backend.inputs_pass_fences_free,
+        is_guarded=backend.has_guards,
+    )
