@@ -9,8 +9,9 @@
    before planning.
 3. **Loops** (`loops`, `search.loop_search`): what a `scan` keeps for the `scan` of its
    gradient. Before the straight line around them, as their stacks are most of the bytes of
-   a scanned model, and a body is planned in the time of one layer. If that keeps the
-   budget, the rest of the step is left as it is.
+   a scanned model, and a body is planned in the time of one layer. Then what an iteration
+   of any `scan` has alive at once (`search.tight_bodies`). If that keeps the budget, the
+   rest of the step is left as it is.
 4. **Graph** (`graph`): operations on stored values, in XLA's order. The equations of values
    that are not stored are part of the operations that read them (fusion regions). The core
    checks every graph that is made.

@@ -70,8 +70,9 @@ def blocking_at(graph: StepGraph, operation: int, pool_bytes: int) -> Blocking:
             return Blocking(graph.describe(operation))
     advice = (
         f" It is a loop that takes {loop_bytes} bytes ({format_bytes(loop_bytes)}) for "
-        "what it reads, makes and keeps inside, and `coop_jax` plans no less: it plans "
-        "what a loop keeps for the loop of its gradient, and nothing else inside of one."
+        "what it reads, makes and keeps inside, and `coop_jax` found no less: of a `scan` "
+        "it plans what a loop keeps for the loop of its gradient and what an iteration has "
+        "alive at once, of a `while_loop` nothing."
     )
     return Blocking(graph.describe(loop), advice)
 

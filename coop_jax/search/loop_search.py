@@ -198,7 +198,9 @@ class LoopSearch:
             is_new = self.num_compilations > num_compilations
             if not is_new and stretch.bodies is None:
                 break  # The path has no other plan in between.
-            self._rest_bytes = measured.total_bytes + at // self._num_devices
+            self._rest_bytes = (
+                measured.total_bytes + max(at, measured.saved_bytes) // self._num_devices
+            )
             slack = budget_bytes - measured.total_bytes
             if measured.keeps(budget_bytes):
                 high = at

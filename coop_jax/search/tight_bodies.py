@@ -108,7 +108,10 @@ class TightBodies:
 
 def may_be_tight(eqn: Any) -> bool:
     """Whether the equation is a loop whose body may be planned as a straight line."""
-    return is_plannable(eqn) and len(Loop.of(eqn).body.eqns) > 1
+    if not is_plannable(eqn):
+        return False
+    eqns = Loop.of(eqn).body.eqns
+    return len(eqns) > 1 or any(map(may_be_tight, eqns))
 
 
 class _Body:

@@ -136,7 +136,8 @@ def test_a_loop_that_forbids_less_is_named():
     with pytest.raises(
         InfeasibleBudgetError,
         match=r"forbids less is `scan` at test_infeasible\.py:\d+.* It is a loop that "
-        r"takes \d+ bytes .* it plans what a loop keeps for the loop of its gradient",
+        r"takes \d+ bytes .* of a `scan` it plans what a loop keeps for the loop of its "
+        r"gradient and what an iteration has alive at once, of a `while_loop` nothing\.",
     ) as caught:
         remat_train_step(in_a_loop, budget=1000).plan(weights, x)
     smallest = caught.value.smallest_bytes
