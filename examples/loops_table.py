@@ -198,20 +198,23 @@ def planned(step: Callable, args: tuple, budget: int) -> Row:
     took = time.perf_counter() - start
     assert plan.measured_bytes is not None
     assert plan.measured_bytes <= budget, "a budget was exceeded"
-    parts = "; ".join(
-        ", ".join(
-            f"{part.last - part.first + 1} keep {part.kept_bytes / 2**20:.2f} MiB"
-            + (f" in groups of {part.group}" if part.group > 1 else "")
-            for part in loop.parts
-        )
-        for loop in plan.loops
-    )
+    parts = "; ".join(map(described, plan.loops))
     progress(f"budget {budget}: {plan.measured_bytes}")
     return Row(
         f"coop_jax, {budget / 2**20:.1f} MiB",
         plan.measured_bytes,
         fitted.lower(*args).compile(),
         f"{parts}; planned in {took:.0f} s",
+    )
+
+
+def described(loop: Any) -> str:
+    if loop.live_bytes is not None:
+        return f"{loop.length} at {loop.live_bytes / 2**20:.2f} MiB alive"
+    return ", ".join(
+        f"{part.last - part.first + 1} keep {part.kept_bytes / 2**20:.2f} MiB"
+        + (f" in groups of {part.group}" if part.group > 1 else "")
+        for part in loop.parts
     )
 
 

@@ -1,0 +1,53 @@
+"""The time of planning loops depends on their bodies, not on their lengths."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+from scanned_steps import descent, normal, scanned
+
+from coop_jax.compile.traced_step import TracedStep
+from coop_jax.loops.emission import with_planned_pairs
+from coop_jax.loops.menu import menu_of
+from coop_jax.plan.planner import planner_options
+from coop_jax.search.tight_bodies import TightBodies, cut_for
+from coop_jax.targets import target_of
+
+
+def planning(traced):
+    """Seconds of all plans of the loops of a step, nothing compiled."""
+    start = time.perf_counter()
+    target = target_of(traced.device())
+    options = planner_options("search", target.alignment_bytes)
+    menu = menu_of(traced.program, target)
+    for _, last in menu.stretches:
+        program = with_planned_pairs(traced.program, menu.saving(last))
+        bodies = TightBodies(program, target, options, cut_for(traced.backend))
+        assert bodies.saving(bodies.most_saved_bytes // 2)
+    return time.perf_counter() - start
+
+
+def layers(count):
+    step, args = scanned(layers=count)
+    return TracedStep.trace(step, {}, args, {})
+
+
+def test_96_layers_are_planned_in_the_time_of_12():
+    few, many = layers(12), layers(96)
+    seconds = [(planning(few), planning(many)) for _ in range(5)]
+    assert min(b for _, b in seconds) <= 1.5 * min(a for a, _ in seconds)
+
+
+def test_10_000_steps_of_a_simulation_are_planned_at_once():
+    def loss(speed, start):
+        def body(state, _):
+            height, rate = state
+            bend = jnp.roll(height, 1) + jnp.roll(height, -1) - 2 * height
+            rate = rate + 0.01 * jnp.tanh(speed) * jnp.sin(bend)
+            return (height + 0.01 * rate, rate), None
+
+        (height, _), _ = jax.lax.scan(body, (start, start * 0), None, length=10_000)
+        return jnp.mean(height**2)
+
+    step, args = descent(loss, normal(256), normal(256, seed=1))
+    assert planning(TracedStep.trace(step, {}, args, {})) < 15
