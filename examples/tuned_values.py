@@ -173,7 +173,7 @@ def main() -> None:
     text = ""
     for text in _pages(args, before):
         if args.write or args.add:  # After every value: all of them take minutes.
-            path.writetext_of(f"{text}\n")
+            path.write_text(f"{text}\n")
     print(text)
 
 

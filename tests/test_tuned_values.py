@@ -115,15 +115,19 @@ def test_the_list_of_the_documents_is_up_to_date():
     assert lines[2:] == [f"| {' | '.join(row)} |" for row in tuned_values.listed()]
 
 
+def page_of(on: str) -> Path:
+    return LISTED.with_name(f"tuned_values_{on.replace(' ', '_')}.md")
+
+
 def rows_of_page(on: str) -> list[list[str]]:
-    text = (
-        Path(tuned_values.RESULTS) / f"tuned_values_{on.replace(' ', '_')}.md"
-    ).read_text()
-    lines = [line for line in text.splitlines() if line.startswith("|")]
+    lines = [line for line in page_of(on).read_text().splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
-@pytest.mark.parametrize("on", [*tuned_values.STEPS, "core"])
+MEASURED = [on for on in (*tuned_values.STEPS, "core") if page_of(on).exists()]
+
+
+@pytest.mark.parametrize("on", MEASURED)
 def test_measured_rows_are_of_values_as_they_are(on):
     if on == "core":
         known = [(f"`{c.name}`", c.text()) for c in core.CONSTANTS if not c.effect]
