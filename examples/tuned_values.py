@@ -1,22 +1,22 @@
 """Tuned values: what changes at half and at twice of each.
 
-    python examples/tuned_values.py [--on cpu] [--values ...] [--write]
+    python examples/tuned_values.py [--on cpu] [--values ...] [--steps ...] [--write]
 
 Steps that chose none of the values (`tuned/networks.py`) are planned at the smallest
 budget and at 30 % and 60 % of the way from there to the bytes of the step as written: with
 the values as they are, and with one of them at half and at twice. Values near 1 that are
 meant as a distance from it are changed by that distance. For an absent target, XLA's
 figures are of a compiled step. `--on core` is for the constants of `xla_ext/core`
-(`tuned/core.py`), and `--on list` writes the list of all values.
+(`tuned/core.py`), and `--on list` writes the list of all values. Where all steps take too
+long, `--steps` and `--parts` are fewer of them and of the budgets, and `--add` keeps the
+rows of other values that are on the page.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import pathlib
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -28,8 +28,10 @@ import budget_table
 import jax
 from budget_table import markdown, progress
 from tuned import core
+from tuned.cells import Figures, cells, text_of
 from tuned.memory import Memory
 from tuned.networks import STEPS, Step
+from tuned.results import Results
 from tuned.values import VALUES, Tuned, changed
 
 from coop_jax import InfeasibleBudgetError
@@ -40,7 +42,7 @@ from coop_jax.search.placements import XLA_PLACES, Placing
 from coop_jax.xla import absent_devices
 from coop_jax.xla.memory_figures import memory_figures
 
-HERE = ("cpu", "random", "graph", "arena")
+HERE = ("cpu", "loops", "random", "graph", "arena")
 PARTS = (0.3, 0.6)
 FACTORS = (0.5, 2)
 COLUMNS = (
@@ -59,21 +61,17 @@ TIMED = " Step-time ratios are medians of interleaved runs."
 RESULTS = pathlib.Path(__file__).parent / "results"
 
 
-@dataclasses.dataclass(frozen=True)
-class Figures:
-    """Of one step at one budget; `overhead` and `plan` are None where it is refused."""
-
-    xla_bytes: int
-    overhead: float | None
-    num_compilations: int
-    seconds: float
-    plan: Any
-
-
 class Case:
-    """A step that is planned with one value or another."""
+    """A step that is planned with one value or another.
 
-    def __init__(self, step: Step, on: str, memory: Memory) -> None:
+    Arguments:
+        parts: the budgets besides the smallest one, as parts of the way from there to the
+            bytes of the step as written.
+    """
+
+    def __init__(
+        self, step: Step, on: str, memory: Memory, parts: Sequence[float] = PARTS
+    ) -> None:
         fn, arguments, options = step
         if on not in HERE:
             shapes = jax.eval_shape(lambda x: x, arguments)
@@ -85,10 +83,10 @@ class Case:
         self._budgets: list[int] = []
         smallest, *_ = self.figures()
         needed = self._as_written.total_bytes - smallest.xla_bytes
-        self._budgets = [smallest.xla_bytes + int(part * needed) for part in PARTS]
+        self._budgets = [smallest.xla_bytes + int(part * needed) for part in parts]
 
     def figures(self) -> list[Figures]:
-        """At the smallest budget, and at the two others."""
+        """At the smallest budget, and at the others."""
         return [self._at(budget) for budget in (None, *self._budgets)]
 
     def _at(self, budget_bytes: int | None) -> Figures:
@@ -115,14 +113,14 @@ class Case:
     def _of(self, fitted: FittedStep, *, is_smallest: bool) -> tuple[int, float, Any]:
         plan, candidate = fitted.plan, fitted.candidate
         assert plan.measured_bytes is not None
+        xla_bytes, overhead = plan.measured_bytes, plan.compute_overhead
         if candidate is None:
-            return plan.measured_bytes, 1.0, plan.measured_bytes
-        xla_bytes = plan.measured_bytes
+            return xla_bytes, overhead, (plan.loops, xla_bytes)
         if is_smallest and self._placing is not XLA_PLACES:
             compiled, _ = placed_otherwise(self._traced, fitted, self._placing)
             xla_bytes = memory_figures(compiled).total_bytes
-        overhead = candidate.schedule.statistics.compute_overhead
-        return xla_bytes, overhead, (candidate.schedule.steps.tobytes(), xla_bytes)
+        chosen = candidate.schedule.steps.tobytes(), plan.loops, xla_bytes
+        return xla_bytes, overhead, chosen
 
 
 def rows(tuned: Tuned, cases: Sequence[Case], usual: list[list[Figures]]) -> Iterator[list]:
@@ -135,65 +133,16 @@ def rows(tuned: Tuned, cases: Sequence[Case], usual: list[list[Figures]]) -> Ite
             found = [case.figures() for case in cases]
         yield [
             f"`{tuned.qualified}`",
-            _text(tuned.value),
-            _text(value),
-            *_cells(usual, found),
+            text_of(tuned.value),
+            text_of(value),
+            *cells(usual, found),
         ]
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(_text(v) for v in value)
-    if dataclasses.is_dataclass(value):
-        return f"{value.most_copies:g}"
-    return "none" if value is None else f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
-
-
-def _cells(usual: list[list[Figures]], found: list[list[Figures]]) -> list[str]:
-    pairs = [
-        (a, b)
-        for before, after in zip(usual, found, strict=True)
-        for a, b in zip(before, after, strict=True)
-    ]
-    smallest = [
-        after[0].xla_bytes / before[0].xla_bytes
-        for before, after in zip(usual, found, strict=True)
-    ]
-    times = [
-        b.overhead / a.overhead
-        for before, after in zip(usual, found, strict=True)
-        for a, b in zip(before[1:], after[1:], strict=True)
-        if a.overhead is not None and b.overhead is not None
-    ]
-    counts = [sum(f.num_compilations for f in side) for side in zip(*pairs, strict=True)]
-    seconds = [sum(f.seconds for f in side) for side in zip(*pairs, strict=True)]
-    refused = [sum(f.overhead is None for f in side) for side in zip(*pairs, strict=True)]
-    return [
-        f"{sum(a.plan != b.plan for a, b in pairs)} of {len(pairs)}",
-        _spread(smallest),
-        _spread(times),
-        "" if refused == [0, 0] else f"{refused[0]} → {refused[1]}",
-        f"{counts[0]} → {counts[1]}",
-        f"{seconds[1] / seconds[0]:.2f} ×",
-    ]
-
-
-def _spread(ratios: list[float]) -> str:
-    """The median change, in %, with the least and the greatest one."""
-    if not ratios:
-        return ""
-    low, middle, high = (
-        100 * (x - 1) for x in (min(ratios), statistics.median(ratios), max(ratios))
-    )
-    if max(abs(low), abs(high)) < 0.005:
-        return "="
-    return f"{middle:+.2f} % ({low:+.2f} to {high:+.2f})"
 
 
 def listed() -> list[list[str]]:
     """All values of the package, and all constants of the core."""
     of_package = [
-        [f"`{v.qualified}`", _text(v.value), v.purpose, v.chosen, v.effect or v.seen_on]
+        [f"`{v.qualified}`", text_of(v.value), v.purpose, v.chosen, v.effect or v.seen_on]
         for v in VALUES
     ]
     of_core = [
@@ -203,51 +152,65 @@ def listed() -> list[list[str]]:
     return of_package + of_core
 
 
-def page(on: str, all_rows: list[list[str]], seconds: float) -> str:
-    """The results page."""
+def head(on: str, seconds: float) -> str:
+    """The command, and what it ran on."""
     ran = "" if on in HERE else f" An absent {on}: compiled, not run."
-    head = budget_table.header().replace(
-        TIMED,
-        f"{ran} Nothing was timed but planning; the run took {seconds / 60:.0f} minutes.",
-    )
-    return f"{head}\n\n{markdown(all_rows, COLUMNS)}"
+    took = f" Nothing was timed but planning; the run took {seconds / 60:.0f} minutes."
+    return budget_table.header().replace(TIMED, ran + took)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--on", default="cpu", choices=[*STEPS, "core", "list"])
     parser.add_argument("--values", nargs="+", help="names, all without")
+    parser.add_argument("--steps", nargs="+", help="names of `tuned.networks`, all without")
+    parser.add_argument("--parts", nargs="+", type=float, default=PARTS, help="budgets")
     parser.add_argument("--write", action="store_true", help="into results/")
+    parser.add_argument("--add", action="store_true", help="to the rows in results/")
     args = parser.parse_args()
     path = RESULTS / f"tuned_values_{args.on.replace(' ', '_')}.md"
-    if args.on == "list":
-        head = budget_table.header().replace(TIMED, " Nothing was timed.")
-        text = f"{head}\n\n{markdown(listed(), LIST_COLUMNS)}"
-        if args.write:
+    before = path.readtext_of() if args.add else ""
+    text = ""
+    for text in _pages(args, before):
+        if args.write or args.add:  # After every value: all of them take minutes.
             path.write_text(f"{text}\n")
-        print(text)
-        return
+    print(text)
+
+
+def _pages(args: argparse.Namespace, before: str) -> Iterator[str]:
+    """The results page, again after every value."""
+    if args.on == "list":
+        top = budget_table.header().replace(TIMED, " Nothing was timed.")
+        return iter([f"{top}\n\n{markdown(listed(), LIST_COLUMNS)}"])
     if args.on == "core":
-        for text in core.pages(args.values):
-            if args.write:
-                path.write_text(f"{text}\n")
-        print(text)
-        return
-    start, memory, all_rows = time.perf_counter(), Memory(), []
+        return core.pages(before, args.values)
+    return _measured(args, before)
+
+
+def current_values(on: str) -> dict[str, str]:
+    """The values that are seen on some steps, as they are."""
+    return {f"`{v.qualified}`": text_of(v.value) for v in VALUES if v.seen_on == on}
+
+
+def _measured(args: argparse.Namespace, before: str) -> Iterator[str]:
+    start, memory = time.perf_counter(), Memory()
+    results = Results(COLUMNS, current_values(args.on), before)
+    steps = STEPS[args.on]
     with memory.used():
-        cases = [Case(make(), args.on, memory) for make in STEPS[args.on].values()]
-        usual = [case.figures() for case in cases]
-        progress(f"as they are: {time.perf_counter() - start:.0f} s")
+        cases, usual = [], []
+        for name in args.steps or steps:
+            cases.append(Case(steps[name](), args.on, memory, args.parts))
+            usual.append(cases[-1].figures())
+            progress(f"{name}, as it is: {time.perf_counter() - start:.0f} s")
         for tuned in VALUES:
             if tuned.seen_on != args.on or (args.values and tuned.name not in args.values):
                 continue
+            made = []
             for row in rows(tuned, cases, usual):
-                all_rows.append(row)
+                made.append(row)
                 progress(f"{time.perf_counter() - start:.0f} s: {' | '.join(row)}")
-            text = page(args.on, all_rows, time.perf_counter() - start)
-            if args.write:  # After every value: all of them take minutes.
-                path.write_text(f"{text}\n")
-    print(text)
+            results.replace(f"`{tuned.qualified}`", made)
+            yield results.text(head(args.on, time.perf_counter() - start))
 
 
 if __name__ == "__main__":

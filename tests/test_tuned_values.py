@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import tuned_values
 from tuned import core
+from tuned.results import Results
 from tuned.values import OTHER_NUMBERS, VALUES, Tuned, changed
 
 import coop_jax
@@ -112,3 +113,40 @@ def test_distances_from_a_neutral_value_are_scaled():
 def test_the_list_of_the_documents_is_up_to_date():
     lines = [line for line in LISTED.read_text().splitlines() if line.startswith("|")]
     assert lines[2:] == [f"| {' | '.join(row)} |" for row in tuned_values.listed()]
+
+
+def page_of(on: str) -> Path:
+    return LISTED.with_name(f"tuned_values_{on.replace(' ', '_')}.md")
+
+
+def rows_of_page(on: str) -> list[list[str]]:
+    lines = [line for line in page_of(on).read_text().splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+MEASURED = [on for on in (*tuned_values.STEPS, "core") if page_of(on).exists()]
+
+
+@pytest.mark.parametrize("on", MEASURED)
+def test_measured_rows_are_of_values_as_they_are(on):
+    if on == "core":
+        known = [(f"`{c.name}`", c.text()) for c in core.CONSTANTS if not c.effect]
+    else:
+        known = tuned_values.current_values(on).items()
+    rows = rows_of_page(on)
+    assert rows
+    assert {(row[0], row[1]) for row in rows} <= set(known)
+
+
+def test_a_page_keeps_rows_of_values_that_are_the_same():
+    columns = "value", "is", "set to", "found"
+    first = Results(columns, {"`a`": "1", "`b`": "2", "`c`": "3"})
+    for name, value in (("`a`", "1"), ("`b`", "2"), ("`c`", "3")):
+        first.replace(name, [[name, value, "9", ""], [name, value, "8", "x"]])
+    before = first.text("`first`\n\nversions")
+    # One is removed, one has another value, and a new one is measured.
+    after = Results(columns, {"`d`": "4", "`a`": "1", "`b`": "7"}, before)
+    after.replace("`d`", [["`d`", "4", "2", "y"]])
+    head, _, versions, _, *table = after.text("`second`\n\nversions").splitlines()
+    assert (head, versions) == ("`first` and `second`", "versions")
+    assert table[2:] == ["| `d` | 4 | 2 | y |", "| `a` | 1 | 9 |  |", "| `a` | 1 | 8 | x |"]

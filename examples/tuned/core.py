@@ -16,8 +16,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 
 import budget_table
-from budget_table import markdown, progress
+from budget_table import progress
 
+from .results import Results
 from .values import ARGUMENT, EFFORT
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -189,25 +190,30 @@ class Builds:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def pages(names: Sequence[str] | None = None) -> Iterator[str]:
-    """The results page, again after every constant."""
+def pages(before: str = "", names: Sequence[str] | None = None) -> Iterator[str]:
+    """The results page, again after every constant; `before` as of `Results`."""
+    measured = [constant for constant in CONSTANTS if not constant.effect]
+    current = {f"`{constant.name}`": constant.text() for constant in measured}
+    results = Results(COLUMNS, current, before)
     with tempfile.TemporaryDirectory() as folder:
         builds = Builds(pathlib.Path(folder))
         usual = builds.lines()
-        rows: list[list[str]] = []
-        for constant in CONSTANTS:
-            if constant.effect or (names and constant.name not in names):
+        for constant in measured:
+            if names and constant.name not in names:
                 continue
+            rows: list[list[str]] = []
             for factor in FACTORS:
                 value = constant.times(factor)
                 cells = _cells(usual, builds.lines(constant, value))
                 rows.append([f"`{constant.name}`", constant.text(), value, *cells])
                 progress(" | ".join(rows[-1]))
-            head = budget_table.header().replace(
-                " Step-time ratios are medians of interleaved runs.",
-                " Medians over random steps, in brackets the least and the greatest.",
+            results.replace(f"`{constant.name}`", rows)
+            yield results.text(
+                budget_table.header().replace(
+                    " Step-time ratios are medians of interleaved runs.",
+                    " Medians over random steps, in brackets the least and the greatest.",
+                )
             )
-            yield f"{head}\n\n{markdown(rows, COLUMNS)}"
 
 
 def _cells(usual: Lines, found: Lines) -> list[str]:

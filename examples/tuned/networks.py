@@ -12,9 +12,11 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
+from models.scanned_decoder import DecoderSizes, decoder_problem
 from models.training import training_problem
 
 sys.path.append(str(pathlib.Path(__file__).parent.parent.parent / "tests"))
+import scanned_steps
 from random_steps import random_step
 
 Step = tuple[Callable, tuple, dict[str, Any]]
@@ -84,9 +86,28 @@ def gated_mlp(
     return _step("gated mlp", model, (batch, tokens, width), optax.adam(1e-3))
 
 
+def scanned_decoder() -> Step:
+    sizes = DecoderSizes(
+        layers=8,
+        width=64,
+        hidden=192,
+        heads=2,
+        groups=1,
+        vocabulary=256,
+        batch=4,
+        sequence=128,
+    )
+    return *decoder_problem(sizes), {"donate_argnums": 0}
+
+
 _RANDOM = {f"random {seed}": functools.partial(random_step, seed) for seed in SEEDS}
 STEPS: dict[str, dict[str, Callable[[], Step]]] = {
     "cpu": {**_RANDOM, "densenet": densenet, "gated mlp": gated_mlp},
+    "loops": {
+        "scanned decoder": scanned_decoder,
+        "recurrent": lambda: (*scanned_steps.recurrent(), {"donate_argnums": 0}),
+        "two loops": lambda: (*scanned_steps.two_loops(), {"donate_argnums": 0}),
+    },
     # For values on which every plan depends: none is known from before.
     "random": _RANDOM,
     "graph": {**_RANDOM, "gated mlp": lambda: gated_mlp(layers=1, dropout=0.1)},
@@ -95,6 +116,12 @@ STEPS: dict[str, dict[str, Callable[[], Step]]] = {
         "gated mlp": lambda: gated_mlp(layers=1),
     },
     # Large enough that not all of it lies on the chip.
-    "h200": {"gated mlp": lambda: gated_mlp(64, 512, 512, 2)},
-    "tpu v5e": {"gated mlp": lambda: gated_mlp(64, 512, 512, 2)},
+    "h200": {
+        "gated mlp": lambda: gated_mlp(64, 512, 512, 2),
+        "gated mlp of one layer": lambda: gated_mlp(64, 512, 512, 1),
+    },
+    "tpu v5e": {
+        "gated mlp": lambda: gated_mlp(64, 512, 512, 2),
+        "gated mlp of one layer": lambda: gated_mlp(64, 512, 512, 1),
+    },
 }

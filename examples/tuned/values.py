@@ -30,7 +30,7 @@ class Tuned:
         name: its name there.
         purpose: the decision that depends on it.
         chosen: `ARGUMENT`, `COMPILED`, `EFFORT`, or a committed script.
-        seen_on: the inputs that show its effect, a key of `tuned_values.CASES`; "" for one
+        seen_on: the inputs that show its effect, a key of `networks.STEPS`; "" for one
             that changes a message or a measurement and no plan.
         neutral: the value without effect: half and twice are those of the distance from it.
         effect: for a value that no plan depends on, what half and twice of it change.
@@ -138,8 +138,7 @@ VALUES = (
         "MAX_COMPILATIONS_OF_LOOPS",
         "plans of loops compiled for one budget, without groups and with them",
         EFFORT,
-        "",
-        effect="compilations of steps with loops; how close to the budget they come",
+        "loops",
     ),
     Tuned(
         "search.closing_in",
