@@ -100,12 +100,12 @@ def bytes_of(step):
     [
         accumulated,
         trained,
-        trained_backwards,
-        counted,
-        with_dropout,
-        several_models,
         in_two_loops,
         with_printing,
+        *(
+            pytest.param(step, marks=pytest.mark.slow)
+            for step in (trained_backwards, counted, with_dropout, several_models)
+        ),
     ],
 )
 def test_bodies_of_unpaired_loops_are_planned(step):
