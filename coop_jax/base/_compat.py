@@ -172,9 +172,12 @@ def is_extended(aval: Any) -> bool:
 
 
 def has_explicit_sharding(aval: Any) -> bool:
-    """Whether the type's sharding is part of the program (explicit mesh axes)."""
+    """Whether the type's sharding is part of the program: the axes of a mesh are explicit,
+    or manual, and not left to XLA."""
     sharding = getattr(aval, "sharding", None)
-    return sharding is not None and not sharding.mesh.empty
+    if sharding is None or sharding.mesh.empty:
+        return False
+    return not sharding.mesh.are_all_axes_auto
 
 
 def broadcast_equation(atom: Any, shape: tuple[int, ...], like: Any) -> Any:
