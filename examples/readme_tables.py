@@ -123,8 +123,8 @@ def policies(paths: list[str], _: str | None = None) -> str:
 
 
 def head(paths: list[str], _: str | None = None) -> str:
-    """The text of a results file before its first table, as one paragraph."""
-    return _wrapped(re.split(r"^(?:\||```)", _read(paths[0]), flags=re.MULTILINE)[0])
+    """The text of a results file before its first heading or table, as one paragraph."""
+    return _wrapped(re.split(r"^(?:\||```|#)", _read(paths[0]), flags=re.MULTILINE)[0])
 
 
 def foot(paths: list[str], _: str | None = None) -> str:

@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--add", action="store_true", help="to the rows in results/")
     args = parser.parse_args()
     path = RESULTS / f"tuned_values_{args.on.replace(' ', '_')}.md"
-    before = path.readtext_of() if args.add else ""
+    before = path.read_text() if args.add else ""
     text = ""
     for text in _pages(args, before):
         if args.write or args.add:  # After every value: all of them take minutes.

@@ -486,6 +486,6 @@ OTHER_NUMBERS = {
     "targets": {"HEAP_ALIGNMENT", "TPU_ALIGNMENT", "_CPU", "_ROWS"},
     "xla.buffers_from_schedule": {"_RESULT_PART"},
     "xla.hlo_module": {"_METADATA_OP_NAME"},
-    "xla.memory_figures": {"_SUFFIXES"},
+    "xla.memory_figures": {"UNKNOWN_BYTES", "_SUFFIXES"},
     "xla.shapes": {"_BITS", "_MAIN_MEMORY"},
 }

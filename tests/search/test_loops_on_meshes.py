@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from scanned_steps import normal
 
-from coop_jax import remat_train_step
+from coop_jax import InfeasibleBudgetError, remat_train_step
 from coop_jax.xla.memory_figures import memory_figures
 
 LAYERS, WIDTH, BATCH, STEPS = 6, 32, 512, 3
@@ -80,3 +80,41 @@ def test_loops_are_planned_per_device(step, axes):
     ):
         assert got.sharding.is_equivalent_to(wanted.sharding, got.ndim)
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
+
+
+def attended(x, w):
+    heads = 2
+    parts = jnp.split(x @ w["into"], 4, -1)[:3]
+    q, k, v = (a.reshape(*a.shape[:2], heads, -1).swapaxes(1, 2) for a in parts)
+    shares = jax.nn.softmax(q @ k.swapaxes(2, 3), -1)
+    mixed = (shares @ v).swapaxes(1, 2).reshape(x.shape)
+    return x + jnp.pad(mixed, ((0, 0), (0, 0), (0, 3 * WIDTH))) @ w["out"]
+
+
+@sgd
+def attention_in_a_scan(w, x):
+    x = x.reshape(16, -1, WIDTH)
+    return jnp.mean(jax.lax.scan(lambda x, w: (attended(x, w), None), x, w)[0] ** 2)
+
+
+@sgd
+def attention_unrolled(w, x):
+    x = x.reshape(16, -1, WIDTH)
+    for i in range(LAYERS):
+        x = attended(x, jax.tree.map(lambda a, i=i: a[i], w))
+    return jnp.mean(x**2)
+
+
+@pytest.mark.skipif(len(jax.devices()) < 4, reason="needs four devices")
+@pytest.mark.parametrize("step", [attention_in_a_scan, attention_unrolled])
+def test_fewer_heads_than_devices_are_no_error(step):
+    """XLA divides two heads over four devices in a way that no axis of the mesh names."""
+    args = arguments(scanned, (1, 4), is_tensor_parallel=True)
+    expected = jax.jit(step)(*args)
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        remat_train_step(step, budget=1).plan(*args)
+    smallest = caught.value.smallest_bytes
+    assert smallest <= memory_figures(jax.jit(step).lower(*args).compile()).total_bytes
+    got = remat_train_step(step, budget=smallest)(*args)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
