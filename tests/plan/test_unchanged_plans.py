@@ -84,7 +84,7 @@ def feed_forward() -> tuple[Any, tuple]:
 STEPS = {f.__name__: f for f in (mlp, attention, convolutions, feed_forward)}
 COMPILED = [
     ("mlp", "cpu"),
-    ("attention", "cpu"),
+    pytest.param("attention", "cpu", marks=pytest.mark.slow),
     pytest.param("convolutions", "cpu", marks=pytest.mark.slow),
     pytest.param("feed_forward", "h200", marks=steps.NEEDS_CUDA),
     pytest.param("feed_forward", "tpu v5e", marks=steps.NEEDS_TPU),

@@ -229,6 +229,7 @@ def test_a_gpu_that_is_not_there_publishes_a_schedule():
     assert set(needed) <= {operation.anchor for operation in graph.operations}
 
 
+@pytest.mark.slow
 def test_executables_from_a_cache_teach_the_same(read, compilation_cache):
     """Or else a second process would plan otherwise, and compile everything again."""
 

@@ -210,6 +210,7 @@ def test_the_report_says_what_runs_again_inside_of_an_iteration():
     assert "dot_general at test_tight_bodies.py" in text
 
 
+@pytest.mark.slow
 def test_loops_of_groups_are_named_by_the_loop_around_them():
     def step(w, x):
         def loss(w):

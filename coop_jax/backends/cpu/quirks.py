@@ -76,7 +76,7 @@ REMOVED_BARRIERS = Quirk(
     "kernel of a loop with little work: XLA:CPU aborts on a barrier in such a kernel.",
     _VERSIONS,
     "coop_jax.backends.cpu.backend",
-    ("checkpoint_options",),
+    ("checkpoint_options", "checkpoint_in_loops_options"),
     "comparison/test_compare.py",
 )
 

@@ -40,6 +40,7 @@ def planned(step, platform):
     return rewrite(graph, segments, hints(step, platform))
 
 
+@pytest.mark.slow
 def test_xla_keeps_one_value_for_every_mask():
     step, _ = dropout_step(num_layers=2)
     halves, whole = (
