@@ -46,6 +46,7 @@ from coop_jax.compile.as_written import (
     unplanned_bytes,
 )
 from coop_jax.compile.traced_step import TracedStep
+from coop_jax.emit.hints import NO_HINTS
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.graph.stored_values import from_rules
 from coop_jax.loops.menu import menu_of
@@ -54,9 +55,9 @@ from coop_jax.report import Plan, planned_plan, unmodified_plan, with_loops
 from coop_jax.search.candidates import MAX_COMPILATIONS, Candidate, Measured
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.loop_search import LoopSearch, PlannedLoops
-from coop_jax.search.placements import XLA_PLACES, Placing
+from coop_jax.search.placements import XLA_PLACES, Placing, XlaPlacement
 from coop_jax.search.problem import Problem, graphs_of
-from coop_jax.search.tight_bodies import TightBodies, cut_for
+from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.targets import target_of
 from coop_jax.trace.costs import flops, seconds_again
 from coop_jax.xla.memory_figures import memory_figures
@@ -174,14 +175,14 @@ def _loop_search(
     """The search for plans of the step's loops; None if it has no loops to plan, or the
     planner is one of the paper's baselines, which know no loops."""
     target = target_of(traced.device())
-    if planner_options(planner, target.alignment_bytes).policy != "search":
-        return None
     options = planner_options(planner, target.alignment_bytes)
-    cut = cut_for(traced.backend)
+    if options.policy != "search":
+        return None
+    realize = XlaPlacement(traced.backend, NO_HINTS).realize
     search = LoopSearch(
         traced.program,
         menu_of(traced.program, target),
-        lambda program: TightBodies(program, target, options, cut),
+        lambda program: TightBodies(program, target, options, realize),
         unmodified_bytes,
         traced.num_devices(),
         traced.compile,

@@ -45,7 +45,7 @@ class Plan:
         recomputed_flops: floating point operations of all recomputations in one step.
         total_flops: floating point operations of the step as written.
         num_compilations: the number of compilations by XLA until this plan was accepted.
-        num_fences: boundaries in the planned step.
+        num_fences: boundaries in the planned step, those in the body of a loop once.
         recomputations: recomputed work by source line, most operations first.
         schedule: the planner's schedule, None if the step around loops is left as it is.
         arena: the arena's layout; None with `placement="xla"`.
@@ -207,6 +207,7 @@ def with_loops(
         recomputed_flops=plan.recomputed_flops + recomputed_flops,
         total_flops=total_flops,
         num_compilations=plan.num_compilations + num_compilations,
+        num_fences=plan.num_fences + sum(len(body.segments) - 1 for body in bodies),
         loops=tuple(loops),
     )
 

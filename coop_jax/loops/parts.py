@@ -38,11 +38,6 @@ class Part:
         forward = iteration.forward_seconds if self.group > 1 else 0.0
         return self.count * (self.retained.recompute_seconds + forward)
 
-    def seconds(self, iteration: Iteration) -> float:
-        """Modelled time of recomputation, and of writing and reading what is kept."""
-        forward = iteration.forward_seconds if self.group > 1 else 0.0
-        return self.count * (self.retained.seconds + forward)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlannedPair:

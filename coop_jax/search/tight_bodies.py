@@ -16,8 +16,7 @@ from typing import Any
 
 from coop_jax.base import _compat
 from coop_jax.base.options import PlanOptions
-from coop_jax.emit.rewrite import rewrite
-from coop_jax.emit.segments import Segment, cut
+from coop_jax.emit.segments import Segment
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.graph.stored_values import from_rules
 from coop_jax.loops import run_parts
@@ -25,12 +24,13 @@ from coop_jax.loops.loop import Loop
 from coop_jax.loops.pairs import is_plannable
 from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.planner import least_recomputation, smallest_of, unconstrained
+from coop_jax.search.placements import Realization
 from coop_jax.search.problem import graphs_of
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program
 
 _OURS = f"{pathlib.Path(run_parts.__file__).name}:"  # Of a source line.
-Cut = Callable[[StepGraph, AnySchedule], list[Segment]]
+Realize = Callable[[StepGraph, AnySchedule], Realization]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,15 +65,15 @@ class TightBodies:
         program: the program, flat.
         target: the device whose rates are the prices.
         options: of the planner.
-        cut: cuts a schedule into segments, as the backend requires.
+        realize: makes a program of a schedule, as the backend requires.
     """
 
     def __init__(
-        self, program: Program, target: Target, options: PlanOptions, cut: Cut
+        self, program: Program, target: Target, options: PlanOptions, realize: Realize
     ) -> None:
         self._program = program
         self._loops = {
-            index: _Body(eqn, 1, target, options, cut)
+            index: _Body(eqn, 1, target, options, realize)
             for index, eqn in enumerate(program.eqns)
             if may_be_tight(eqn)
         }
@@ -123,7 +123,7 @@ class _Body:
         num_runs: int,
         target: Target,
         options: PlanOptions,
-        cut: Cut,
+        realize: Realize,
         around: Any = None,
     ) -> None:
         self._eqn = eqn
@@ -131,9 +131,9 @@ class _Body:
         self._named = around if is_ours and around is not None else eqn
         self._program = Loop.of(eqn).body
         self._num_runs = num_runs * eqn.params["length"]
-        self._options, self._target, self._cut = options, target, cut
+        self._options, self._target, self._realize = options, target, realize
         self._inner = {
-            index: _Body(inner, self._num_runs, target, options, cut, self._named)
+            index: _Body(inner, self._num_runs, target, options, realize, self._named)
             for index, inner in enumerate(self._program.eqns)
             if may_be_tight(inner)
         }
@@ -172,11 +172,12 @@ class _Body:
             graph, smallest = smallest_of(graphs, self._options)
             found = graph, smallest.schedule
         graph, schedule = found
-        segments = self._cut(graph, schedule)
-        planned.append(TightBody(self._named, graph, schedule, segments, self._num_runs))
+        made = self._realize(graph, schedule)
+        planned.append(
+            TightBody(self._named, graph, schedule, made.segments, self._num_runs)
+        )
         pool_bytes = schedule.statistics.max_live_bytes
-        body = rewrite(graph, segments)
-        return Loop.of(self._eqn).with_body(body), planned, pool_bytes
+        return Loop.of(self._eqn).with_body(made.program), planned, pool_bytes
 
     def _graphs(self, program: Program, scratch: dict[int, int]) -> list[StepGraph]:
         stored = from_rules(program).with_scratch(scratch)
@@ -185,12 +186,3 @@ class _Body:
     def _least_unconstrained(self, graphs: Sequence[StepGraph]) -> int:
         schedules: Iterator[Any] = (unconstrained(g, self._options) for g in graphs)
         return min(schedule.statistics.max_live_bytes for schedule in schedules)
-
-
-def cut_for(backend: Any) -> Cut:
-    """`segments.cut` as a backend requires it."""
-    return functools.partial(
-        cut,
-        fence_free_inputs=backend.inputs_pass_fences_free,
-        is_guarded=backend.has_guards,
-    )
