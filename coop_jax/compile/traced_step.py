@@ -24,6 +24,7 @@ from coop_jax.arena.executable import (
 from coop_jax.backends import backend_of
 from coop_jax.backends.backend import Backend
 from coop_jax.base import _compat, _compat_jit
+from coop_jax.emit.own_broadcasts import with_own_broadcasts
 from coop_jax.trace.inline import flatten
 from coop_jax.trace.program import Program
 from coop_jax.xla.buffer_assignment import has_assignment
@@ -104,6 +105,8 @@ class TracedStep:
     def flat_function(self, program: Program) -> Callable[..., list[Any]]:
         """A program as a function of its inputs that returns a flat list of results, of
         the types of the step's results."""
+        if self.num_devices() > 1:
+            program = with_own_broadcasts(program)
         run = _compat.jaxpr_as_fun(program.to_jaxpr())
         return lambda *inputs: self._typed_as_written(run(*inputs))
 
