@@ -49,6 +49,7 @@ from coop_jax.compile.traced_step import TracedStep
 from coop_jax.emit.hints import NO_HINTS
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.graph.stored_values import from_rules
+from coop_jax.loops.broadcasts_inside import with_broadcasts_inside
 from coop_jax.loops.menu import menu_of
 from coop_jax.plan.planner import PlanOptions, planner_options
 from coop_jax.report import Plan, planned_plan, unmodified_plan, with_loops
@@ -179,9 +180,10 @@ def _loop_search(
     if options.policy != "search":
         return None
     realize = XlaPlacement(traced.backend, NO_HINTS).realize
+    program = with_broadcasts_inside(traced.program)
     search = LoopSearch(
-        traced.program,
-        menu_of(traced.program, target),
+        program,
+        menu_of(program, target),
         lambda program: TightBodies(program, target, options, realize),
         unmodified_bytes,
         traced.num_devices(),

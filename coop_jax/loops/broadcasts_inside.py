@@ -1,0 +1,72 @@
+"""Broadcasts inside: what is broadcast for a loop is broadcast in its body.
+
+Differentiation computes what no iteration changes before the loop, a mask repeated for
+every sequence of the batch among it, and both loops of a pair hold it. In the body a
+broadcast is part of what reads it, and the loops hold what is broadcast.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from coop_jax.base import _compat
+from coop_jax.base._compat import DropVar, Literal
+from coop_jax.loops.loop import Loop
+from coop_jax.loops.pairs import is_plannable
+from coop_jax.trace.costs import aval_bytes
+from coop_jax.trace.cse import without_dead
+from coop_jax.trace.program import Program
+
+
+def with_broadcasts_inside(program: Program) -> Program:
+    """The program, whose loops broadcast their constants themselves."""
+    eqns = _with_broadcasts_inside(program.eqns)
+    if all(new is old for new, old in zip(eqns, program.eqns, strict=True)):
+        return program
+    alive = tuple(without_dead(eqns, list(program.outvars)))
+    return dataclasses.replace(program, eqns=alive)
+
+
+def _with_broadcasts_inside(eqns: Sequence[Any]) -> list[Any]:
+    broadcasts: dict[Any, Any] = {}
+    changed = []
+    for eqn in eqns:
+        if is_plannable(eqn):
+            eqn = _of_loop(eqn, broadcasts)
+        elif _is_broadcast(eqn):
+            broadcasts |= {v: eqn for v in eqn.outvars if not isinstance(v, DropVar)}
+        changed.append(eqn)
+    return changed
+
+
+def _of_loop(eqn: Any, broadcasts: dict[Any, Any]) -> Any:
+    loop = Loop.of(eqn)
+    operands, inputs = list(eqn.invars), list(loop.body.invars)
+    inside: list[Any] = []
+    for number, atom in enumerate(loop.consts):
+        while not isinstance(atom, Literal) and atom in broadcasts:
+            broadcast, made = broadcasts[atom], inputs[number]
+            (atom,) = broadcast.invars
+            operands[number] = atom
+            inputs[number] = _compat.new_var(atom.aval)
+            inside.insert(0, broadcast.replace(invars=[inputs[number]], outvars=[made]))
+    body = dataclasses.replace(
+        loop.body, invars=tuple(inputs), eqns=(*inside, *loop.body.eqns)
+    )
+    inner = _with_broadcasts_inside(body.eqns)
+    if not inside and all(a is b for a, b in zip(inner, body.eqns, strict=True)):
+        return eqn
+    body = dataclasses.replace(body, eqns=tuple(without_dead(inner, list(body.outvars))))
+    return loop.with_body(body).replace(invars=operands)
+
+
+def _is_broadcast(eqn: Any) -> bool:
+    """Whether an equation repeats an operand and does nothing else."""
+    if eqn.primitive.name != "broadcast_in_dim" or len(eqn.invars) != 1:
+        return False
+    (operand,), (result,) = eqn.invars, eqn.outvars
+    if isinstance(operand, Literal) or _compat.has_explicit_sharding(result.aval):
+        return False
+    return aval_bytes(operand.aval) < aval_bytes(result.aval)
