@@ -53,7 +53,7 @@ def _with_own_broadcasts(eqns: Sequence[Any]) -> list[Any]:
 
 
 def _may_be_implied(eqn: Any) -> bool:
-    """Whether an elementwise equation could imply this one: a broadcast without new axes."""
+    """Whether elementwise equations can imply this one: a broadcast without new axes."""
     if eqn.primitive.name != "broadcast_in_dim":
         return False
     return len(eqn.invars[0].aval.shape) == len(eqn.outvars[0].aval.shape) > 0

@@ -48,6 +48,9 @@ class Choices:
         """The plan that saves bytes against a corner: the next corner, or some iterations
         of each where the next is without groups.
 
+        Never a single iteration of one: XLA takes such a loop apart. Its recomputation is
+        then merged with the first computation, and its values are in nobody's order.
+
         Arguments:
             corner: the number of a corner that is not the last.
             saved_bytes: at least 1.
@@ -56,7 +59,9 @@ class Choices:
         if corner + 1 >= len(self.hull) or not pair.may_be_divided:
             return self.corners[corner + 1]
         more, less = self.hull[corner : corner + 2]
-        num_less = -(-saved_bytes // (more.kept_bytes - less.kept_bytes))
+        num_less = max(2, -(-saved_bytes // (more.kept_bytes - less.kept_bytes)))
+        if pair.length - num_less < 2:
+            return self.corners[corner + 1]
         return self._placed(mixture(self.iteration, more, less, num_less))
 
     def _placed(self, planned: PlannedPair) -> PlannedPair:
@@ -73,7 +78,9 @@ class Choices:
             least = math.sqrt(length * carried_bytes / max(retained.kept_bytes, 1))
             sizes = {2**k for k in range(1, length.bit_length())} | {round(least)}
             for size in sorted(s for s in sizes if 1 < s <= length // 2):
-                yield in_groups(iteration, retained, size)
+                planned = in_groups(iteration, retained, size)
+                if all(p.group == 1 or p.count > p.group for p in planned.parts):
+                    yield planned
 
 
 def _convex(plans: list[PlannedPair]) -> list[PlannedPair]:

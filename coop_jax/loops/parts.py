@@ -100,6 +100,9 @@ def mixture(
 def in_groups(iteration: Iteration, retained: Retained, group: int) -> PlannedPair:
     """Iterations in groups; those that are left over, run last, keep what is retained.
 
+    A single one is not left over, but with a group more: XLA takes a loop of one iteration
+    apart, and orders what was in it as it likes.
+
     Arguments:
         iteration: the iteration.
         retained: what an iteration keeps while its group runs again.
@@ -107,6 +110,8 @@ def in_groups(iteration: Iteration, retained: Retained, group: int) -> PlannedPa
     """
     forward = iteration.pair.forward
     rest = forward.length % group
+    if rest == 1:
+        rest += group
     grouped = forward.length - rest
     if forward.is_reversed:
         parts = Part(0, rest, retained), Part(rest, grouped, retained, group)

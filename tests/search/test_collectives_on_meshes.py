@@ -105,7 +105,13 @@ def equal(compiled, others, args):
 
 
 @needs_four_devices
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize(
+    "style",
+    [
+        pytest.param(style, marks=pytest.mark.slow if style in ("data", "tensor") else ())
+        for style in STYLES
+    ],
+)
 def test_loops_are_sent_no_more_than_those_of_a_policy(style):
     """Those that keep what is carried alone, against `jax.checkpoint`."""
     args = arguments(style)
