@@ -4,10 +4,20 @@ import itertools
 import random
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from loops.one_by_one import bits, evaluate
-from scanned_steps import STEPS, scanned
+from scanned_steps import (
+    BATCH,
+    STEPS,
+    WIDTH,
+    descent,
+    layer,
+    normal,
+    scanned,
+    weights,
+)
 
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.loops.emission import with_planned_pairs
@@ -18,6 +28,7 @@ from coop_jax.targets import named
 from coop_jax.trace.costs import aval_bytes
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import may_run_again
+from coop_jax.xla.memory_figures import memory_figures
 
 TARGET = named("cpu")
 
@@ -127,6 +138,34 @@ def test_the_path_is_monotone_and_has_a_plan_for_every_saving():
         assert sum(pair.seconds for pair in planned) >= seconds
         saved, seconds = now, sum(pair.seconds for pair in planned)
     assert saved == menu.most_saved_bytes
+
+
+@pytest.mark.parametrize("layers", range(2, 10))
+def test_no_loop_has_a_single_iteration(layers):
+    """XLA takes it apart: what it is to compute again is merged with the first time."""
+    menu = menu_of(traced(*scanned(layers=layers)), TARGET)
+    for wanted in np.linspace(0, menu.most_saved_bytes, 60, dtype=int):
+        for pair in menu.saving(int(wanted)):
+            assert sum(part.count for part in pair.parts) == layers
+            for part in pair.parts:
+                assert part.count > 1
+                assert part.group == 1 or part.count > part.group
+
+
+def test_the_first_saved_byte_is_saved():
+    def loss(w, x):
+        return jnp.mean(jax.lax.scan(lambda x, w: (layer(x, w), None), x, w)[0] ** 2)
+
+    step, args = descent(loss, weights(), normal(64 * BATCH, WIDTH))
+    trace = TracedStep.trace(step, {}, args, {})
+    menu = menu_of(trace.program, TARGET)
+    kept, saved = (
+        memory_figures(
+            trace.compile(with_planned_pairs(trace.program, menu.saving(saved_bytes)))
+        )
+        for saved_bytes in (0, 1)
+    )
+    assert saved.total_bytes < kept.total_bytes
 
 
 def test_planning_does_not_depend_on_the_number_of_iterations():
