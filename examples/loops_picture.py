@@ -12,6 +12,7 @@ from coop_jax.comparison.plot import frontier
 # By Okabe and Ito: distinct for colour-blind readers.
 _STYLES = {"as written": ("#000000", "s"), "checkpoint": ("#D55E00", "^")}
 _OURS = "#0072B2"
+_OF_POLICIES = "checkpoint, "
 _HEIGHT_PER_ROW = 3.5
 
 Points = dict[str, tuple[float, float]]
@@ -35,7 +36,7 @@ def plot(path: pathlib.Path, picture: pathlib.Path) -> None:
     figure = plotting.new_figure("loops_table.py --plot", str(path), width=5.5 * columns)
     figure.set_figheight(_HEIGHT_PER_ROW * rows)
     all_axes = figure.subplots(rows, columns, squeeze=False).flat
-    for axes, (title, (time, points)) in zip(all_axes, tables.items(), strict=False):
+    for (title, (time, points)), axes in zip(tables.items(), all_axes, strict=False):
         _draw(axes, points)
         axes.set(xlabel="MiB that XLA needs", ylabel=time, title=title)
     for axes in all_axes:
@@ -62,21 +63,34 @@ def read(text: str) -> dict[str, tuple[str, Points]]:
 
 def _draw(axes: Any, points: Points) -> None:
     for kind, (colour, marker) in _STYLES.items():
-        of_kind = {n: p for n, p in points.items() if n.startswith(kind)}
-        axes.plot(*zip(*of_kind.values(), strict=True), marker, color=colour, label=kind)
-        for name, point in of_kind.items():
-            axes.annotate(
-                name.removeprefix("checkpoint, "),
-                point,
-                xytext=(4, 4),
-                textcoords="offset points",
-                fontsize=7,
-                color=colour,
-            )
+        of_kind = [point for name, point in points.items() if name.startswith(kind)]
+        axes.plot(*zip(*of_kind, strict=True), marker, color=colour, label=kind)
+    policies: dict[tuple[float, float], list[str]] = {}
+    for name, point in points.items():
+        if name.startswith(_OF_POLICIES):
+            policies.setdefault(point, []).append(name.removeprefix(_OF_POLICIES))
+    for point, names in policies.items():
+        axes.annotate(
+            "; ".join(names),
+            point,
+            xytext=(4, 5),
+            textcoords="offset points",
+            fontsize=7,
+            color=_STYLES["checkpoint"][0],
+        )
     ours = [point for name, point in points.items() if name.startswith("coop_jax")]
     if ours:
-        axes.plot(*zip(*ours, strict=True), "o", color=_OURS, label="coop_jax")
+        # Hollow: a policy may be at the same place.
+        axes.plot(
+            *zip(*ours, strict=True),
+            "o",
+            color=_OURS,
+            markerfacecolor="none",
+            label="coop_jax",
+        )
         best = frontier(ours)
+        # A budget above the last of them gets its plan.
+        best.append((max(size for size, _ in points.values()), best[-1][1]))
         line = zip(*best, strict=True)
         axes.step(*line, where="post", color=_OURS, linewidth=1, alpha=0.6)
     axes.grid(color="#dddddd", linewidth=0.6)
