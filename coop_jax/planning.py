@@ -19,7 +19,7 @@ places the tensors, at addresses in one pool: `PlanOptions` has the defaults for
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from coop_jax import _ext
@@ -28,6 +28,9 @@ from coop_jax.base.options import PlanOptions as PlanOptions
 from coop_jax.base.strict_values import shown, whole_bytes
 from coop_jax.plan.named_graph import Graph as Graph
 from coop_jax.plan.named_graph import named_graph as named_graph
+from coop_jax.plan.packed_blocks import Block as Block
+from coop_jax.plan.packed_blocks import Packed as Packed
+from coop_jax.plan.packed_blocks import pack_blocks
 from coop_jax.plan.planner import PLANNERS
 from coop_jax.plan.validated import validated
 
@@ -40,11 +43,11 @@ POLICIES = PLANNERS
 
 
 class InfeasiblePoolError(ValueError):
-    """No schedule was found in a pool.
+    """No schedule, or no packing, was found in a pool.
 
     Attributes:
         failure: the block that the planner could not place, and the operation that asked
-            for it; None where even a pool with room for everything fails.
+            for it; None where even a pool with room for everything fails, and of `pack`.
     """
 
     def __init__(self, message: str, failure: PlanFailure | None) -> None:
@@ -254,6 +257,40 @@ def minimum_pool(
         )
     _as_promised(graph, found.schedule, found.capacity, chosen)
     return found
+
+
+def pack(
+    blocks: Iterable[Block | Sequence[int]],
+    capacity: int | None = None,
+    alignment: int = 1,
+    seconds: float = 10.0,
+) -> Packed:
+    """Offsets for blocks with known lifetimes, for the least peak that is found.
+
+    Two blocks that live at a common step never share bytes. That, the alignment, fixed
+    offsets and the bound are checked apart from the search.
+
+    Arguments:
+        blocks: `Block`s, or tuples (first, last, bytes) of the steps at which a block
+            lives, both included, and its size.
+        capacity: bytes that are good enough; None: the search goes on to the lower bound.
+        alignment: of every offset, a power of two, in bytes; sizes are rounded up to it.
+        seconds: how long to search at most.
+
+    Raises:
+        InfeasiblePoolError: no packing within `capacity` was found.
+        TypeError, ValueError: an argument is of another type or out of range.
+    """
+    packed = pack_blocks(blocks, capacity, alignment, seconds)
+    if capacity is not None and packed.peak_bytes > capacity:
+        raise InfeasiblePoolError(
+            "`planning.pack(capacity=...)` must be enough for a packing that is found in "
+            f"`seconds` ({seconds:g}). Got {capacity} bytes: the best packing needs "
+            f"{packed.peak_bytes}, and none needs less than {packed.lower_bound_bytes}. "
+            "Raise one of the two.",
+            None,
+        )
+    return packed
 
 
 def lower_bound(graph: Graph, alignment: int = 64) -> tuple[int, int]:

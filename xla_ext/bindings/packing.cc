@@ -65,7 +65,8 @@ std::vector<PackingBlock> ToBlocks(
 
 Packing PackArrays(AnyArray first, AnyArray last, AnyArray bytes,
                    std::optional<AnyArray> fixed_offsets, IntArg alignment,
-                   IntArg effort, IntArg seed, IntArg target_peak_bytes) {
+                   IntArg effort, IntArg seed, IntArg target_peak_bytes,
+                   std::optional<FloatArg> seconds) {
   const auto blocks = ToBlocks("pack", first, last, bytes, fixed_offsets);
   PackingOptions options;
   const char* const function = "pack(...)";
@@ -74,6 +75,13 @@ Packing PackArrays(AnyArray first, AnyArray last, AnyArray bytes,
   options.seed = ToSeed(seed, function, "seed");
   options.target_peak_bytes =
       ToCount(target_peak_bytes, function, "target_peak_bytes");
+  if (seconds) {
+    options.seconds = ToDouble(*seconds, function, "seconds");
+    if (!(*options.seconds > 0)) {
+      RaiseValueError("pack(...): `seconds` must be positive, got ",
+                      *options.seconds);
+    }
+  }
   // May take seconds, and touches no Python object.
   const nb::gil_scoped_release release;
   return Pack(blocks, options);
@@ -108,7 +116,8 @@ void BindPacking(nb::module_& m) {
         nb::arg("bytes"), nb::arg("fixed_offsets") = nb::none(), nb::kw_only(),
         nb::arg("alignment") = defaults.alignment,
         nb::arg("effort") = defaults.effort, nb::arg("seed") = defaults.seed,
-        nb::arg("target_peak_bytes") = defaults.target_peak_bytes, R"(
+        nb::arg("target_peak_bytes") = defaults.target_peak_bytes,
+        nb::arg("seconds") = nb::none(), R"(
 Offsets for blocks with known lifetimes, for the least peak it can find.
 
 Two blocks that live at a common step never share bytes. The problem (dynamic
@@ -133,6 +142,8 @@ seed : int
     Of the random choices of the search.
 target_peak_bytes : int
     Stop at the first packing whose peak is at most this.
+seconds : float, optional
+    Stop after so long, if `effort` is not spent before.
 
 Returns
 -------

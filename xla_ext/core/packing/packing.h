@@ -3,6 +3,7 @@
 #define COOP_CORE_PACKING_PACKING_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,8 @@ struct PackingOptions {
   // a few nanoseconds. Not wall clock: the same input packs the same way on
   // every machine. 0: one greedy packing.
   int64_t effort = 300'000'000;
+  // The same in time, if given; whichever ends first.
+  std::optional<double> seconds;
   uint64_t seed = 0;
   Bytes target_peak_bytes = 0;  // A packing with at most this is good enough.
 };
@@ -44,9 +47,10 @@ void CheckBlocks(std::string_view function,
                  std::span<const PackingBlock> blocks, Bytes alignment);
 
 // Dynamic storage allocation is NP-hard. Greedy orders come first
-// (greedy.h); where they miss the lower bound, a search over skylines
-// (skyline_search.h) and a local search over the order (order_search.h) share the
-// effort that is left.
+// (greedy.h); where they miss the lower bound, what blocks compose to is packed
+// (compose.h), then a search over skylines (skyline_search.h) and a local search
+// over the order (order_search.h) take turns. More effort goes on where less
+// stops, so it is never worse.
 //
 // Throws std::invalid_argument as CheckBlocks does, and for fixed blocks that
 // are in each other's way.

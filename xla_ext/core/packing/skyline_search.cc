@@ -9,6 +9,8 @@ namespace coop {
 namespace {
 
 constexpr Offset kWall = std::numeric_limits<Offset>::max();
+// Elementary steps from one look at the clock to the next.
+constexpr int64_t kWorkPerLook = 1'000'000;
 // The choice that nothing lies at a corner.
 constexpr int32_t kWaste = -1;
 
@@ -265,12 +267,19 @@ void PackingSearch::Apply(int32_t choice, int32_t section) {
 }
 
 PackingSearch::Outcome PackingSearch::Find(Bytes peak, uint64_t seed,
-                                           int64_t work_limit, int64_t& work) {
+                                           int64_t work_limit,
+                                           const Deadline& deadline,
+                                           int64_t& work) {
   if (peak < problem_.lower_bound_bytes) return Outcome::kRefuted;
   Reset(peak, seed);
   const int64_t work_end = work + work_limit;
+  int64_t next_look = work + kWorkPerLook;
   while (placed_.size() < problem_.blocks.size()) {
     if (work > work_end) return Outcome::kGaveUp;
+    if (work >= next_look) {
+      if (deadline.IsOver()) return Outcome::kGaveUp;
+      next_look = work + kWorkPerLook;
+    }
     Corner corner;
     if (FindCorner(corner, work)) {
       PushChoices(corner, work);

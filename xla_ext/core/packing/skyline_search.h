@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/deadline.h"
 #include "core/base/types.h"
 #include "core/packing/problem.h"
 
@@ -47,7 +48,7 @@ class PackingSearch {
   // elementary steps, which are added to `work`. Different seeds look at
   // different places first.
   [[nodiscard]] Outcome Find(Bytes peak, uint64_t seed, int64_t work_limit,
-                             int64_t& work);
+                             const Deadline& deadline, int64_t& work);
 
   // After kFound.
   [[nodiscard]] PackingSolution solution() const;
