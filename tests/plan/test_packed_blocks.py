@@ -32,7 +32,7 @@ def test_thirty_of_each(num_blocks, waste):
 def _packed(blocks, target_peak_bytes, **options):
     columns = np.ascontiguousarray(np.array(blocks, np.int64).T)
     return _ext.pack(
-        *columns, alignment=1, target_peak_bytes=target_peak_bytes, **options
+        *columns, alignment=1, target_peak_bytes=target_peak_bytes, seconds=1e6, **options
     )
 
 

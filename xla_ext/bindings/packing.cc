@@ -143,7 +143,8 @@ seed : int
 target_peak_bytes : int
     Stop at the first packing whose peak is at most this.
 seconds : float, optional
-    Stop after so long, if `effort` is not spent before.
+    Stop after so long, if `effort` is not spent before. Also, more effort is then
+    never worse.
 
 Returns
 -------

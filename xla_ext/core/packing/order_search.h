@@ -3,21 +3,37 @@
 #define COOP_CORE_PACKING_ORDER_SEARCH_H_
 
 #include <cstdint>
-#include <span>
+#include <random>
 #include <vector>
 
 #include "core/base/types.h"
+#include "core/packing/greedy.h"
 #include "core/packing/problem.h"
 
 namespace coop {
 
-// Places blocks greedily in `order`. Where one ends above what is asked for, it
+// Places blocks greedily in an order. Where one ends above what is asked for, it
 // has come too late: it moves forward, and all is placed anew ("squeaky wheel").
-// Stops at a peak of at most `target`, or once `work` reaches `work_end`.
-// Replaces `best` by what is better.
-void ImproveByOrder(const PackingProblem& problem, std::vector<int32_t> order,
-                    Bytes target, uint64_t seed, int64_t work_end,
-                    int64_t& work, PackingSolution& best);
+class OrderSearch {
+ public:
+  // `problem` must outlive this.
+  OrderSearch(const PackingProblem& problem, std::vector<int32_t> order,
+              uint64_t seed);
+
+  // Goes on where it stopped, until a peak of at most `target`, or until `work`
+  // reaches `work_end`. Replaces `best` by what is better.
+  void Run(Bytes target, int64_t work_end, int64_t& work,
+           PackingSolution& best);
+
+ private:
+  const PackingProblem& problem_;
+  GreedyPacker packer_;
+  std::mt19937_64 random_;
+  std::vector<int32_t> order_;  // The best, and where the walk is.
+  std::vector<int32_t> walk_;
+  int failures_ = 0;
+  bool has_ended_ = false;
+};
 
 }  // namespace coop
 

@@ -26,6 +26,8 @@ constexpr int64_t kFirstTurn = 50'000;
 constexpr int64_t kTurnPerBlock = 2'000;
 // Tries at the bound itself, of every turn.
 constexpr int kTriesAtBound = 6;
+// Turns of the search over the order to one of the other.
+constexpr int64_t kTurnsOfOrder = 6;
 // Of all turns together; only so that different seeds try different things.
 constexpr uint64_t kMostTries = 1'000'000;
 
@@ -79,12 +81,11 @@ class Improver {
   Improver(const PackingProblem& problem, std::vector<int32_t> order,
            const PackingOptions& options, Bytes aim, Bytes enough,
            const Deadline& deadline)
-      : problem_(problem),
-        order_(std::move(order)),
-        options_(options),
+      : options_(options),
         aim_(aim),
         enough_(enough),
         deadline_(deadline),
+        order_search_(problem, std::move(order), options.seed),
         turn_(kFirstTurn + kTurnPerBlock * std::ssize(problem.blocks)) {
     if (!problem.has_fixed) search_.emplace(problem);
   }
@@ -107,10 +108,10 @@ class Improver {
       eighths = LookFor(peak, turn_, work, best) ? 1 : 2 * eighths;
     }
     if (!MayGoOn(best, work)) return;
-    ImproveByOrder(problem_, order_, aim_, options_.seed + num_turns_,
-                   std::min(options_.effort, work + turn_), work, best);
+    order_search_.Run(aim_,
+                      std::min(options_.effort, work + kTurnsOfOrder * turn_),
+                      work, best);
     turn_ += turn_ / 16;
-    ++num_turns_;
   }
 
  private:
@@ -130,16 +131,14 @@ class Improver {
     return true;
   }
 
-  const PackingProblem& problem_;
-  const std::vector<int32_t> order_;
   const PackingOptions& options_;
   Bytes aim_;
   const Bytes enough_;
   const Deadline& deadline_;
   std::optional<PackingSearch> search_;
+  OrderSearch order_search_;
   int64_t turn_;
   uint64_t num_tries_ = 0;
-  uint64_t num_turns_ = 0;
 };
 
 // The best of the greedy orders in `best`, which may be empty before; `order` is
@@ -198,7 +197,7 @@ class Composed {
   std::optional<Improver> improver_;
 };
 
-PackingSolution Solve(const PackingProblem& problem,
+PackingSolution SolveInTurns(const PackingProblem& problem,
                       const PackingOptions& options, Bytes aim, Bytes enough,
                       const Deadline& deadline, int64_t& work) {
   std::optional<PackingSolution> best;
@@ -227,6 +226,70 @@ PackingSolution Solve(const PackingProblem& problem,
       composed.Offer(*best);
     }
     if (may_go_on()) improver.TakeTurn(work, *best);
+  }
+  return *std::move(best);
+}
+
+// Shares what is left of the effort between the two ways to improve on `best`,
+// which came from `order`.
+void ImproveInShares(const PackingProblem& problem, const std::vector<int32_t>& order,
+             const PackingOptions& options, Bytes target, int64_t& work,
+             PackingSolution& best) {
+  const int64_t start = work;
+  const int64_t effort = options.effort - start;
+  std::optional<PackingSearch> search;
+  if (!problem.has_fixed) search.emplace(problem);
+  const auto search_until = [&](int64_t work_end) {
+    // Short at first: a lucky start needs little, an unlucky one never ends.
+    int64_t limit = effort / 200;
+    for (uint64_t round = 0; best.peak_bytes > target && work < work_end;
+         ++round) {
+      // Now and then for less than all, so that there is something to show.
+      const Bytes peak = round % 4 == 3
+                             ? target + (best.peak_bytes - 1 - target) / 2
+                             : target;
+      const uint64_t seed = round == 0 ? 0 : options.seed * 1000 + round;
+      const auto outcome =
+          search->Find(peak, seed, std::min(limit, work_end - work),
+                       Deadline(std::nullopt), work);
+      if (outcome == PackingSearch::Outcome::kFound) {
+        best = search->solution();
+      } else if (outcome == PackingSearch::Outcome::kRefuted) {
+        target = peak + options.alignment;
+      }
+      limit += limit / 20;
+    }
+  };
+  if (search) search_until(start + effort / 2);
+  OrderSearch(problem, order, options.seed)
+      .Run(target, search ? start + effort / 4 * 3 : options.effort, work,
+           best);
+  if (search) search_until(options.effort);
+}
+
+PackingSolution SolveInShares(const PackingProblem& problem,
+                      const PackingOptions& options, Bytes target,
+                      int64_t& work) {
+  GreedyPacker packer(problem);
+  std::optional<PackingSolution> best;
+  std::vector<int32_t> best_order;
+  for (int which = 0; which < kNumGreedyOrders; ++which) {
+    // At most half of it: searching is worth more than yet another order.
+    if (best && work >= options.effort / 2) break;
+    const auto order = GreedyOrder(problem, which);
+    for (const Fit fit : {Fit::kLowest, Fit::kBest}) {
+      if (best && best->peak_bytes <= target) return *std::move(best);
+      const Bytes limit = best ? best->peak_bytes - 1
+                               : std::numeric_limits<Bytes>::max();
+      auto solution = packer.Place(order, fit, limit, work);
+      if (!solution) continue;
+      best = std::move(solution);
+      best_order = order;
+      if (work >= options.effort / 2) break;
+    }
+  }
+  if (best->peak_bytes > target && work < options.effort) {
+    ImproveInShares(problem, best_order, options, target, work, *best);
   }
   return *std::move(best);
 }
@@ -294,8 +357,11 @@ Packing Pack(std::span<const PackingBlock> blocks,
   int64_t work = 0;
   const Deadline deadline(options.seconds);
   for (const PackingProblem& problem : problems) {
-    const PackingSolution solution = Solve(
-        problem, options, packing.lower_bound_bytes, enough, deadline, work);
+    const PackingSolution solution =
+        options.seconds
+            ? SolveInTurns(problem, options, packing.lower_bound_bytes, enough,
+                           deadline, work)
+            : SolveInShares(problem, options, enough, work);
     for (size_t i = 0; i < problem.blocks.size(); ++i) {
       packing.offsets[At(problem.blocks[i].source)] = solution.offsets[i];
     }

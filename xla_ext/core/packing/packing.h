@@ -26,7 +26,9 @@ struct PackingOptions {
   // a few nanoseconds. Not wall clock: the same input packs the same way on
   // every machine. 0: one greedy packing.
   int64_t effort = 300'000'000;
-  // The same in time, if given; whichever ends first.
+  // If given, it takes so long at most, and its ways to improve take turns: more
+  // effort or time goes on where less stops, so it is never worse. Without, they
+  // share the effort beforehand, which gets further in little.
   std::optional<double> seconds;
   uint64_t seed = 0;
   Bytes target_peak_bytes = 0;  // A packing with at most this is good enough.
@@ -47,10 +49,10 @@ void CheckBlocks(std::string_view function,
                  std::span<const PackingBlock> blocks, Bytes alignment);
 
 // Dynamic storage allocation is NP-hard. Greedy orders come first
-// (greedy.h); where they miss the lower bound, what blocks compose to is packed
-// (compose.h), then a search over skylines (skyline_search.h) and a local search
-// over the order (order_search.h) take turns. More effort goes on where less
-// stops, so it is never worse.
+// (greedy.h); where they miss the lower bound, a search over skylines
+// (skyline_search.h) and a local search over the order (order_search.h) share the
+// effort that is left or, with seconds, take turns, also for what blocks compose
+// to (compose.h).
 //
 // Throws std::invalid_argument as CheckBlocks does, and for fixed blocks that
 // are in each other's way.
