@@ -60,7 +60,9 @@ def test_capacity_is_enough_or_refused():
     blocks = tilings.cut(50, 0, waste=0.0)
     loose = planning.pack(blocks, capacity=2 * tilings.HEIGHT)
     assert loose.peak_bytes <= 2 * tilings.HEIGHT
-    with pytest.raises(planning.InfeasiblePoolError, match="none needs less than") as raised:
+    with pytest.raises(
+        planning.InfeasiblePoolError, match="none needs less than"
+    ) as raised:
         planning.pack(blocks, capacity=tilings.HEIGHT - 1, seconds=0.2)
     assert raised.value.failure is None
 

@@ -25,6 +25,9 @@ class OrderSearch {
   void Run(Bytes target, int64_t work_end, int64_t& work,
            PackingSolution& best);
 
+  // Nothing can be moved: only fixed blocks are in the way.
+  [[nodiscard]] bool has_ended() const { return has_ended_; }
+
  private:
   const PackingProblem& problem_;
   GreedyPacker packer_;

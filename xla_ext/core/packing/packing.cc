@@ -26,6 +26,7 @@ constexpr int64_t kFirstTurn = 50'000;
 constexpr int64_t kTurnPerBlock = 2'000;
 // Tries at the bound itself, of every turn.
 constexpr int kTriesAtBound = 6;
+constexpr int64_t kMostTurn = int64_t{1} << 40;
 // Turns of the search over the order to one of the other.
 constexpr int64_t kTurnsOfOrder = 6;
 // Of all turns together; only so that different seeds try different things.
@@ -92,6 +93,7 @@ class Improver {
 
   [[nodiscard]] bool MayGoOn(const PackingSolution& best, int64_t work) const {
     return best.peak_bytes > std::max(aim_, enough_) &&
+           (search_ || !order_search_.has_ended()) &&
            work < options_.effort && !deadline_.IsOver();
   }
 
@@ -111,7 +113,8 @@ class Improver {
     order_search_.Run(aim_,
                       std::min(options_.effort, work + kTurnsOfOrder * turn_),
                       work, best);
-    turn_ += turn_ / 16;
+    turn_ = std::min(turn_ + turn_ / 16, kMostTurn);
+    ++work;
   }
 
  private:
