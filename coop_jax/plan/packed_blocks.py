@@ -22,8 +22,8 @@ class Block:
 
     Attributes:
         first, last: the steps at which it lives, both included.
-        bytes: its size.
-        offset: where it must lie; None: anywhere.
+        bytes: its size in bytes.
+        offset: the byte where it must begin; None: anywhere.
     """
 
     first: int
@@ -37,7 +37,7 @@ class Packed:
     """Where blocks lie.
 
     Attributes:
-        offsets: of each block, in the order given.
+        offsets: the byte where each block begins, in the order given.
         peak_bytes: the highest end of any block.
         lower_bound_bytes: no packing has a lower peak. Where the two are equal, the
             packing is an optimum.
@@ -64,13 +64,15 @@ def pack_blocks(
         todo = "Give bytes as an int, or None."
         capacity = whole_bytes(what, capacity, todo, least=0)
     rows = [_block(index, given) for index, given in enumerate(blocks)]
-    columns = [
+    first, last, sizes = (
         np.array([getattr(row, name) for row in rows], np.int64).reshape(len(rows))
         for name in ("first", "last", "bytes")
-    ]
+    )
     fixed = [-1 if row.offset is None else row.offset for row in rows]
     packing = _ext.pack(
-        *columns,
+        first,
+        last,
+        sizes,
         np.array(fixed, np.int64).reshape(len(rows)),
         alignment=alignment,
         effort=_UNBOUNDED_EFFORT,
