@@ -170,14 +170,22 @@ has those that it is given: `peak_bytes`, the highest end address, and
 }
 
 std::string ReasonOf(const PlanFailure& failure) {
-  return failure.reason == PlanFailure::Reason::kOutOfMemory
-             ? "out_of_memory"
-             : "overhead_limit";
+  switch (failure.reason) {
+    case PlanFailure::Reason::kOutOfMemory:
+      return "out_of_memory";
+    case PlanFailure::Reason::kOverheadLimit:
+      return "overhead_limit";
+    case PlanFailure::Reason::kEffort:
+      return "effort";
+  }
+  return "?";
 }
 
 void BindFailure(nb::module_& m) {
   nb::class_<PlanFailure>(m, "PlanFailure", "Why there is no schedule.")
-      .def_prop_ro("reason", &ReasonOf, "\"out_of_memory\" or \"overhead_limit\".")
+      .def_prop_ro("reason", &ReasonOf,
+                   "\"out_of_memory\", \"overhead_limit\", or \"effort\" where "
+                   "neither a plan nor a reason was found in the effort.")
       .def_ro("op", &PlanFailure::op,
               "The operation that could not run; -1: placing the graph inputs.")
       .def_ro("requested_by", &PlanFailure::requested_by,

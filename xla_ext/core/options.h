@@ -21,6 +21,7 @@ struct PlanSearchOptions {
   // a compiler that lays the tensors out itself.
   bool limits_live_bytes = false;
   std::optional<Bytes> preferred_bytes;  // See SearchOptions.
+  std::optional<double> seconds = {};    // A deadline for all of a plan.
 };
 
 struct PlanOptions {
