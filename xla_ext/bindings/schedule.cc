@@ -22,6 +22,10 @@ void BindStatistics(nb::module_& m) {
       .def_ro("compute_seconds", &Statistics::compute_seconds,
               "Every operation once.")
       .def_ro("recompute_seconds", &Statistics::recompute_seconds)
+      .def_ro("recompute_bound_seconds", &Statistics::recompute_bound_seconds,
+              "No schedule in this capacity recomputes less: how far "
+              "`recompute_seconds` is from the optimum at most. 0 unless the "
+              "search made the plan.")
       .def_prop_ro("compute_overhead", &Statistics::compute_overhead,
                    "Seconds of everything run over `compute_seconds`.")
       .def_ro("forced_evictions", &Statistics::forced_evictions,

@@ -9,7 +9,9 @@
 #include "core/base/deadline.h"
 #include "core/graph/bounds.h"
 #include "core/online/simulator.h"
+#include "core/search/plan.h"
 #include "core/search/pool_search.h"
+#include "core/search/recomputation_bound.h"
 
 namespace coop {
 namespace {
@@ -22,13 +24,9 @@ constexpr OpIdx kMostOpsToCompare = 10'000;
 // Small programs are searched through long before the effort is spent.
 constexpr int64_t kEffortPerOp = 200'000;
 
-// The search goes on from other plans where its first one may be far from the
-// best: of longer programs, and where much is recomputed.
-constexpr OpIdx kLongProgram = 200;
-constexpr double kOverheadOfLong = 1.05;
-constexpr double kOverheadOfAny = 1.25;
-// ... or packing costs so many times the recomputation.
-constexpr double kMuchByPacking = 1.02;
+// The search goes on from other plans where its first one may be so much above
+// the least recomputation, in parts of the program's seconds.
+constexpr double kNearBound = 0.002;
 // What an online planner may take in place of a plan of the search, in
 // operations run and tensors looked at.
 constexpr int64_t kOnlineSteps = 3'000'000;
@@ -38,6 +36,8 @@ constexpr int64_t kOnlineStepsPerOp = 1'000;
 constexpr double kOnlineStepsPerSecond = 3e4;
 // Of the seconds, what the search may take; the rest is for what comes after.
 constexpr double kSearchPartOfSeconds = 0.6;
+// Of those that are left then, what going on may take.
+constexpr double kContinuePartOfSeconds = 0.9;
 
 PlanFailure FailureBelowBound(const LowerBound& bound, Bytes capacity) {
   return {.op = bound.position,
@@ -71,12 +71,22 @@ class SearchPlanner {
       Offer(std::move(online));
       Offer(search_.best());
     }
-    if (!best_) return *failure_;
     const std::optional<double> limit = options_.common.overhead_limit;
-    if (limit && best_->statistics.compute_overhead() > *limit) {
+    if (!best_ && !deadline_.IsOver() &&
+        limit.value_or(kNoLimit) > SearchOptions{}.most_overhead) {
+      search_.SearchAtAnyCost();
+      Offer(search_.best());
+    }
+    if (options_.search.seconds && !options_.search.preferred_bytes) {
+      search_.Continue(Deadline(SecondsToContinue()), best_ ? Bound() : 0);
+      Offer(search_.best());
+    }
+    if (!best_) return *failure_;
+    if (!IsWithinLimit()) {
       return PlanFailure{.reason = PlanFailure::Reason::kOverheadLimit,
                          .capacity = capacity_};
     }
+    best_->statistics.recompute_bound_seconds = Bound();
     return *std::move(best_);
   }
 
@@ -94,18 +104,33 @@ class SearchPlanner {
             .limits_live_bytes = options.search.limits_live_bytes};
   }
 
-  [[nodiscard]] bool IsFarFromBest() const {
+  // Of the first plan that is known.
+  Seconds Bound() {
+    if (!bound_) {
+      bound_ = RecomputationBound(graph_, capacity_, options_.common.alignment,
+                                  best_->statistics.recompute_seconds);
+    }
+    return *bound_;
+  }
+
+  [[nodiscard]] bool IsWithinLimit() const {
+    const std::optional<double> limit = options_.common.overhead_limit;
+    return !limit || best_->statistics.compute_overhead() <= *limit;
+  }
+
+  [[nodiscard]] bool IsFarFromBest() {
     if (!best_) return true;
     // Which plans on the path do not keep.
     if (options_.search.preferred_bytes) return false;
-    // Of those that pack, as far as is known.
-    if (best_->statistics.recompute_seconds >
-        kMuchByPacking * search_.least_recomputation()) {
-      return true;
-    }
-    const double overhead = best_->statistics.compute_overhead();
-    return overhead > kOverheadOfAny ||
-           (graph_.num_ops() >= kLongProgram && overhead > kOverheadOfLong);
+    if (options_.search.any_plan && IsWithinLimit()) return false;
+    const Statistics& statistics = best_->statistics;
+    return statistics.recompute_seconds - Bound() >
+           kNearBound * statistics.compute_seconds;
+  }
+
+  // Some are left for the last packing.
+  [[nodiscard]] double SecondsToContinue() const {
+    return kContinuePartOfSeconds * *deadline_.SecondsLeft();
   }
 
   // If it is better.
@@ -136,6 +161,7 @@ class SearchPlanner {
       if (best) {
         // Which the online policies do not know.
         if (options_.search.preferred_bytes) break;
+        if (options_.search.any_plan && IsWithinLimit()) break;
         if (graph_.num_ops() > kMostOpsToCompare) break;
         const double overhead = best->statistics.compute_overhead();
         if (overhead <= 1) break;
@@ -161,6 +187,7 @@ class SearchPlanner {
   const Deadline deadline_;
   PoolSearch search_;
   std::optional<Schedule> best_;
+  std::optional<Seconds> bound_;
   std::optional<PlanFailure> failure_;  // The first, if there is no plan.
 };
 

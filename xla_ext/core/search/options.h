@@ -20,6 +20,10 @@ struct SearchOptions {
   // rather than a time: the same plan on every machine.
   int64_t effort = 10'000'000;
   Deadline deadline{std::nullopt};  // Ends it earlier.
+  // Nothing is made of a plan that takes so many times the program's time: it may
+  // be on its way to recomputations of recomputations. Far above what a user would
+  // allow, as a repair may pass through worse plans than it ends with.
+  double most_overhead = 10;
   // By position, if not empty: so much of the capacity is not to be used while it
   // runs, or what is made again for it.
   std::vector<Bytes> reserved = {};

@@ -1,6 +1,7 @@
 #include "core/search/pool_search.h"
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -19,8 +20,8 @@ constexpr int kPackingAttempts = 4;
 constexpr Bytes kRoomsForLiveBytes[] = {1000, 975, 950, 1000};
 constexpr Bytes kRoomsForPacking[] = {1000, 993, 986, 979, 972, 965, 957,
                                       948, 938, 925, 910, 890, 870, 1000};
-// Of the effort, what the path takes, and what each room; where there is no plan
-// yet, more.
+// Of the effort, what the path takes, or a plan at any cost, and what each room;
+// where there is no plan yet, more.
 constexpr Bytes kPartForPath = 8;
 constexpr Bytes kPartPerRoom = 16;
 constexpr Bytes kPartPerRoomWithoutPlan = 12;
@@ -34,6 +35,8 @@ constexpr Bytes kPartsOfExcess[] = {8, 2};
 // first, and how many of them.
 constexpr int64_t kPackingPart = 8;
 constexpr int64_t kMostPacked = 40;
+// How many results are kept between two turns through the rooms.
+constexpr int64_t kMostKnown = 32;
 // Of the seconds that are left, what one packing may take.
 constexpr double kPackingPartOfSeconds = 0.3;
 
@@ -77,15 +80,6 @@ PoolSearch::PoolSearch(const Graph& graph, Bytes capacity,
                        const PoolSearchOptions& options)
     : graph_(graph), capacity_(capacity), options_(options) {}
 
-Seconds PoolSearch::least_recomputation() const {
-  Seconds least = kNoLimit;
-  for (const SearchResult& known : known_) {
-    if (known.peak_bytes > capacity_) continue;
-    least = std::min(least, known.recompute_seconds);
-  }
-  return least;
-}
-
 SearchOptions PoolSearch::WithPartOfEffort(Bytes parts) const {
   SearchOptions options = options_.search;
   options.effort /= parts;
@@ -108,10 +102,18 @@ Schedule PoolSearch::Write(const SearchResult& found,
        .target_peak_bytes = options_.limits_live_bytes ? 0 : capacity_});
 }
 
-void PoolSearch::Search() {
-  SearchOptions search = options_.search;
+void PoolSearch::SearchAtAnyCost() {
+  SearchOptions search = WithPartOfEffort(kPartForPath);
+  search.most_overhead = std::numeric_limits<double>::infinity();
+  SearchWith(std::move(search));
+}
+
+void PoolSearch::SearchWith(SearchOptions search) {
   Bytes live_capacity = capacity_;
   for (int attempt = 0; attempt < kPackingAttempts; ++attempt) {
+    if (const auto left = options_.search.deadline.SecondsLeft()) {
+      search.deadline = Deadline(*left / 2);  // The rest is to pack it.
+    }
     SearchResult found = SearchDecisions(graph_, live_capacity, search);
     if (found.peak_bytes > live_capacity) {
       known_.push_back(std::move(found));
@@ -163,15 +165,24 @@ void PoolSearch::SearchBelow() {
                       .recompute_seconds = plan.recompute_seconds,
                       .peak_bytes = plan.peak_bytes});
   }
-  const auto rooms = options_.limits_live_bytes
-                         ? std::span<const Bytes>(kRoomsForLiveBytes)
-                         : std::span<const Bytes>(kRoomsForPacking);
-  for (const Bytes thousandths : rooms) {
+  for (const Bytes room : Rooms()) {
     if (options_.search.deadline.IsOver()) break;
-    const Bytes room = capacity_ / 1000 * thousandths;
-    SearchRoom(room, room);
+    SearchRoom(room);
   }
   OfferKnown();
+}
+
+void PoolSearch::Continue(const Deadline& deadline, Seconds enough) {
+  options_.search.deadline = deadline;
+  const std::vector<Bytes> rooms = Rooms();
+  while (!deadline.IsOver() && !known_.empty()) {
+    for (const Bytes room : rooms) {
+      if (!deadline.IsOver()) SearchRoom(room);
+    }
+    OfferKnown();
+    if (best_ && best_->statistics.recompute_seconds <= enough) return;
+    if (std::ssize(known_) > kMostKnown) known_.erase(known_.begin() + kMostKnown, known_.end());
+  }
 }
 
 void PoolSearch::Negotiate() {
@@ -210,9 +221,18 @@ void PoolSearch::NegotiateFrom(SearchResult present, Bytes part) {
   }
 }
 
-// From the best that is known for `start_room`.
-void PoolSearch::SearchRoom(Bytes room, Bytes start_room) {
-  const SearchResult* start = Start(start_room);
+std::vector<Bytes> PoolSearch::Rooms() const {
+  const auto parts = options_.limits_live_bytes
+                         ? std::span<const Bytes>(kRoomsForLiveBytes)
+                         : std::span<const Bytes>(kRoomsForPacking);
+  std::vector<Bytes> rooms;
+  for (const Bytes part : parts) rooms.push_back(capacity_ / 1000 * part);
+  return rooms;
+}
+
+// From the best that is known for it.
+void PoolSearch::SearchRoom(Bytes room) {
+  const SearchResult* start = Start(room);
   if (start == nullptr) return;
   SearchOptions search =
       WithPartOfEffort(best_ ? kPartPerRoom : kPartPerRoomWithoutPlan);
@@ -241,6 +261,7 @@ void PoolSearch::OfferKnown() {
   });
   known_.erase(equal.begin(), equal.end());
   const int64_t part = options_.limits_live_bytes ? 1 : kPackingPart;
+  int64_t num_packed = 0;
   for (const SearchResult& known : known_) {
     if (best_ &&
         known.recompute_seconds >= best_->statistics.recompute_seconds) {
@@ -248,8 +269,8 @@ void PoolSearch::OfferKnown() {
     }
     const auto figures = std::pair(known.recompute_seconds, known.peak_bytes);
     if (!has_packed_.insert(figures).second) continue;
-    if (std::ssize(has_packed_) > kMostPacked) return;
-    if (options_.search.deadline.IsOver() && has_packed_.size() > 1) return;
+    if (++num_packed > kMostPacked) return;
+    if (options_.search.deadline.IsOver() && num_packed > 1) return;
     if (Offer(known, options_.packing_effort / part)) return;
   }
 }

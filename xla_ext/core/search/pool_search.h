@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/deadline.h"
 #include "core/base/types.h"
 #include "core/graph/graph.h"
 #include "core/packing/packing.h"
@@ -32,13 +33,14 @@ class PoolSearch {
 
   // The best schedule so far that keeps the capacity.
   [[nodiscard]] const std::optional<Schedule>& best() const { return best_; }
-  // The least recomputation of what keeps the capacity by its live bytes, packed
-  // or not; infinite if nothing does.
-  [[nodiscard]] Seconds least_recomputation() const;
 
   // The search, with less room for live bytes where packing takes more than there
   // is, by as much.
-  void Search();
+  void Search() { SearchWith(options_.search); }
+
+  // The same for a plan at any cost, with a part of the effort, where there is no
+  // other.
+  void SearchAtAnyCost();
 
   // Packing says where the best plan takes more than there is, and the search
   // keeps less there, again and again until it packs.
@@ -49,10 +51,15 @@ class PoolSearch {
   // more, or pack where that does not. With a part of the effort.
   void SearchBelow();
 
+  // From what is known, in the same rooms again and again, until `deadline` or a
+  // plan that recomputes no more than `enough`.
+  void Continue(const Deadline& deadline, Seconds enough);
+
   // From a plan of another planner, with the same part of the effort.
   void SearchFromSchedule(const Schedule& schedule);
 
  private:
+  void SearchWith(SearchOptions search);
   [[nodiscard]] SearchOptions WithPartOfEffort(Bytes parts) const;
   [[nodiscard]] Schedule Write(const SearchResult& found,
                                int64_t packing_effort) const;
@@ -60,12 +67,13 @@ class PoolSearch {
   bool Offer(const SearchResult& found, int64_t packing_effort);
   [[nodiscard]] const SearchResult* Start(Bytes room) const;
   void NegotiateFrom(SearchResult present, Bytes part);
-  void SearchRoom(Bytes room, Bytes start_room);
+  [[nodiscard]] std::vector<Bytes> Rooms() const;
+  void SearchRoom(Bytes room);
   void OfferKnown();
 
   const Graph& graph_;
   const Bytes capacity_;
-  const PoolSearchOptions options_;
+  PoolSearchOptions options_;
   std::vector<SearchResult> known_;
   int64_t num_rooms_ = 0;  // That were searched.
   // Figures of those of what is known that were packed.

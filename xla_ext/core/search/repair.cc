@@ -13,10 +13,6 @@ constexpr int64_t kCutsPerRound = 24;
 constexpr int kMostUnblocked = 200;
 // A value is found worth keeping in rounds: what is kept changes what is made.
 constexpr int kFillRounds = 4;
-// Nothing is made of a plan that takes so many times the program's time: it may
-// be on its way to recomputations of recomputations. Far above what a user would
-// allow, as a repair may pass through worse plans than it ends with.
-constexpr double kMostOverhead = 9;
 // What a repair that finishes may take beyond the effort: a second or so, and
 // some rollouts of a long program.
 constexpr int64_t kOverdraft = 20'000'000;
@@ -46,7 +42,7 @@ Repairer::Repairer(const Graph& graph, const GapTable& gaps, Bytes capacity,
   for (OpIdx op = 0; op < graph.num_ops(); ++op) {
     program_seconds_ += graph.seconds(op);
   }
-  most_seconds_ = kMostOverhead * program_seconds_;
+  most_seconds_ = (options.most_overhead - 1) * program_seconds_;
 }
 
 bool Repairer::Evaluate(SearchPlan& plan, Seconds limit) {
