@@ -82,3 +82,56 @@ def test_what_packing_takes_is_not_given_up_everywhere(share, most):
     how = _ext.PlanOptions(policy="search")
     plan = _ext.plan(graph, int(share * live.max_live_bytes), how)
     assert seconds_of(plan) < most * float(graph.op_seconds.sum())
+
+
+@pytest.mark.parametrize("family", random_graphs.FAMILIES)
+def test_the_smallest_pool_can_be_planned_again(family):
+    graph = random_graphs.FAMILIES[family](60, 5)
+    for limits_live_bytes in (True, False):
+        how = options(limits_live_bytes=limits_live_bytes, overhead_limit=10)
+        found = _ext.minimum_pool(graph, how)
+        again = _ext.plan(graph, found.capacity, how)
+        assert isinstance(again, _ext.Schedule)
+        np.testing.assert_array_equal(again.steps, found.schedule.steps)
+
+
+@pytest.mark.parametrize("family", random_graphs.FAMILIES)
+@pytest.mark.parametrize("num_ops", [12, 50])
+def test_more_room_is_never_worse(family, num_ops):
+    graph = random_graphs.FAMILIES[family](num_ops, num_ops + 1)
+    for limits_live_bytes in (True, False):
+        how = options(limits_live_bytes=limits_live_bytes)
+        found = [
+            seconds_of(_ext.plan(graph, peak_of(graph) * twentieths // 20, how))
+            for twentieths in range(8, 21)
+        ]
+        assert found == sorted(found, reverse=True)
+        assert found[-1] == 0
+
+
+def test_seconds_end_a_search_and_make_it_go_on():
+    graph = random_graphs.layered(400, 2)
+    room = int(0.9 * _ext.unconstrained(graph, options()).statistics.max_live_bytes)
+    for seconds in (0.5, 2.0):
+        how = _ext.PlanOptions(policy="search", limits_live_bytes=True, seconds=seconds)
+        start = time.perf_counter()
+        plan = _ext.plan(graph, room, how)
+        took = time.perf_counter() - start
+        # The clock is that of a machine with other work.
+        assert 0.5 * seconds < took < 1.1 * seconds + 0.5
+        assert _ext.validate(graph, plan, live_bytes=room) == []
+
+
+def test_a_plan_that_is_proven_ends_a_search():
+    graph = random_graphs.chain(12, 0)
+    how = _ext.PlanOptions(policy="search", limits_live_bytes=True, seconds=60)
+    start = time.perf_counter()
+    plan = _ext.plan(graph, peak_of(graph), how)
+    assert time.perf_counter() - start < 5
+    assert plan.statistics.recompute_seconds == 0
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
+def test_seconds_are_positive(seconds):
+    with pytest.raises(ValueError, match="PlanOptions: `seconds` must be positive, got"):
+        planning.PlanOptions(seconds=seconds)

@@ -33,7 +33,7 @@ constexpr int64_t kOnlineSteps = 3'000'000;
 constexpr int64_t kOnlineStepsPerOp = 1'000;
 // With a deadline, also by about what it does in a second; each of them in a
 // part of the time that is left.
-constexpr double kOnlineStepsPerSecond = 3e4;
+constexpr double kOnlineStepsPerSecond = 30'000.0;
 // Of the seconds, what the search may take; the rest is for what comes after.
 constexpr double kSearchPartOfSeconds = 0.6;
 // Of those that are left then, what going on may take.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <span>
 #include <utility>
 
 #include "core/search/decisions_of.h"
@@ -15,11 +14,13 @@ namespace {
 
 // A plan that packs badly is searched again with as much less, so often.
 constexpr int kPackingAttempts = 4;
-// Rooms up to the capacity, in thousandths of it: where live bytes are the limit,
-// and where what is packed has to fit.
-constexpr Bytes kRoomsForLiveBytes[] = {1000, 975, 950, 1000};
-constexpr Bytes kRoomsForPacking[] = {1000, 993, 986, 979, 972, 965, 957,
-                                      948, 938, 925, 910, 890, 870, 1000};
+// So many rooms in even steps from the capacity down by a part of it, and then the
+// capacity again: where live bytes are the limit, and where what is packed has to
+// fit.
+constexpr int64_t kRoomsForLiveBytes = 3;
+constexpr double kDepthForLiveBytes = 0.05;
+constexpr int64_t kRoomsForPacking = 13;
+constexpr double kDepthForPacking = 0.13;
 // Of the effort, what the path takes, or a plan at any cost, and what each room;
 // where there is no plan yet, more.
 constexpr Bytes kPartForPath = 8;
@@ -30,7 +31,8 @@ constexpr Bytes kPartPerRoomWithoutPlan = 12;
 constexpr Bytes kPartPerTalk = 32;
 constexpr int kRoundsOfTalk = 8;
 // What it then keeps less, in parts of that: at first little.
-constexpr Bytes kPartsOfExcess[] = {8, 2};
+constexpr Bytes kPartOfExcess = 8;
+constexpr Bytes kPartOfExcessThen = 2;
 // Of the effort for packing, what each of the other plans gets, the quickest
 // first, and how many of them.
 constexpr int64_t kPackingPart = 8;
@@ -190,7 +192,8 @@ void PoolSearch::Negotiate() {
   const SearchResult* start = Start(capacity_);
   if (start == nullptr || start->peak_bytes > capacity_) return;
   const SearchResult first = *start;
-  for (const Bytes part : kPartsOfExcess) NegotiateFrom(first, part);
+  NegotiateFrom(first, kPartOfExcess);
+  NegotiateFrom(first, kPartOfExcessThen);
 }
 
 void PoolSearch::NegotiateFrom(SearchResult present, Bytes part) {
@@ -222,11 +225,16 @@ void PoolSearch::NegotiateFrom(SearchResult present, Bytes part) {
 }
 
 std::vector<Bytes> PoolSearch::Rooms() const {
-  const auto parts = options_.limits_live_bytes
-                         ? std::span<const Bytes>(kRoomsForLiveBytes)
-                         : std::span<const Bytes>(kRoomsForPacking);
+  const bool packs = !options_.limits_live_bytes;
+  const int64_t num_rooms = packs ? kRoomsForPacking : kRoomsForLiveBytes;
+  const double depth = packs ? kDepthForPacking : kDepthForLiveBytes;
   std::vector<Bytes> rooms;
-  for (const Bytes part : parts) rooms.push_back(capacity_ / 1000 * part);
+  for (int64_t i = 0; i < num_rooms; ++i) {
+    const double part = 1 - depth * static_cast<double>(i) /
+                                static_cast<double>(num_rooms - 1);
+    rooms.push_back(static_cast<Bytes>(static_cast<double>(capacity_) * part));
+  }
+  rooms.push_back(capacity_);
   return rooms;
 }
 

@@ -17,7 +17,7 @@ constexpr int64_t kMostRounds = 3'000;
 // Rounds without success after which steps are halved.
 constexpr int kPatience = 20;
 // What rounding may have added to a sum.
-constexpr double kRounding = 1e-9;
+constexpr double kRounding = 0.000000001;
 
 // A tensor that may be missing while the operations in (begin, end), both
 // exclusive, run for the first time.
