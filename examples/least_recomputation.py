@@ -57,8 +57,8 @@ def main() -> None:
                 gains.append(gain)
     if gains:
         print(
-            f"\n{len(gains)} plans of networks; a better one can save, in % of the step, at "
-            f"most: median {statistics.median(gains):.2f}, worst {max(gains):.2f}."
+            f"\n{len(gains)} plans of networks; a better one can save, in % of the step, "
+            f"at most: median {statistics.median(gains):.2f}, worst {max(gains):.2f}."
         )
 
 

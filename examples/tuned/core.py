@@ -91,7 +91,7 @@ CONSTANTS = (
         _REPAIR,
         "kOverdraft",
         "work of a repair when the effort is spent",
-        effect="how far above its effort a search goes on programs of thousands of operations",
+        effect="seconds of plans with thousands of operations and little effort",
     ),
     Constant(_REPAIR, "kOverdraftPerOp", "the same", effect="as `kOverdraft`"),
     Constant(_REPAIR, "kFillRounds", "rounds in which values are kept in free room"),

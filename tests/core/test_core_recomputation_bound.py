@@ -1,5 +1,7 @@
 """The lower bound on recomputation that comes with a plan."""
 
+import itertools
+
 import numpy as np
 import pytest
 from oracles import exhaustive, random_graphs
@@ -76,7 +78,7 @@ def relaxation(graph, room) -> float:
     gaps = [
         (t, begin, end)
         for t, at in uses.items()
-        for begin, end in zip(at, at[1:], strict=False)
+        for begin, end in itertools.pairwise(at)
         if end - begin >= 2
     ]
     idle = sparse.lil_matrix((num_ops, len(gaps)))
