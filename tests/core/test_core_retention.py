@@ -1,33 +1,13 @@
 """What a loop's body keeps for its gradient: the corners of bytes and seconds."""
 
-import random
 import re
-import time
 
 import numpy as np
 import pytest
-from oracles.retention import Body, corners, least_cost
+from core.bodies import Body, random_body
+from oracles.retention import corners, least_cost
 
 from coop_jax import _ext
-
-
-def random_body(seed: int, most_equations: int) -> Body:
-    """Small whole numbers, so that there are ties, and sums are exact."""
-    choose = random.Random(seed)
-    maker = [-1] * choose.randint(1, 3)
-    body = Body([], maker, [], [], [], [], choose.choice([0.25, 0.5, 1.0]))
-    for equation in range(choose.randint(0, most_equations)):
-        near = maker if choose.random() < 0.2 else maker[-4:]
-        first = len(maker) - len(near)
-        count = choose.randint(0, 3)
-        operands = [first + choose.randrange(len(near)) for _ in range(count)]
-        body.operands.append(operands)
-        body.seconds.append(float(choose.randint(0, 9)))
-        body.may_run_again.append(choose.random() < 0.9)
-        maker += [equation] * choose.choice([0, 1, 1, 1, 1, 1, 2])
-    body.value_bytes.extend(choose.randint(0, 9) for _ in maker)
-    body.needed.extend(v for v in range(len(maker)) if choose.random() < 0.3)
-    return body
 
 
 def found(body: Body):
@@ -96,6 +76,34 @@ def test_a_chain_has_a_corner_for_each_of_its_prices():
         [1, 2, 3, 4, 5],
         [0, 1, 2, 3, 4, 5],
     ]
+
+
+@pytest.mark.parametrize("unit", [0.1, 1 / 3, 1e-7])
+@pytest.mark.parametrize("price", [1e-12, 0.7, 1e6])
+def test_rounding_makes_no_corners(unit, price):
+    """Values of i bytes for i units of time: all of them, or none, at one price."""
+    sizes = [*range(1, 200, 7)]
+    count = len(sizes)
+    body = Body(
+        [0, *sizes],
+        [-1, *range(count)],
+        [unit * size for size in sizes],
+        [True] * count,
+        [[0]] * count,
+        [*range(1, count + 1)],
+        unit * price,
+    )
+    runs = [len(corner.recomputed) for corner in found(body)]
+    assert runs == ([count] if price > 1 else [0, count])
+
+
+def test_fewer_bytes_in_the_same_time_are_the_fastest():
+    """Running again takes as long as keeping, up to the rounding of either."""
+    sizes = [3, 7, 11]
+    seconds = [size * 0.1 for size in sizes]
+    body = Body([0, *sizes], [-1, 0, 1, 2], seconds, [True] * 3, [[0]] * 3, [1, 2, 3], 0.1)
+    [corner] = found(body)
+    assert corner.kept_bytes == 0
 
 
 # Two equations, which make values 1, and 2 and 3.

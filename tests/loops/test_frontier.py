@@ -5,7 +5,8 @@ import random
 import jax
 import jax.numpy as jnp
 import pytest
-from oracles.retention import Body, corners
+from core.bodies import Body
+from oracles.retention import corners
 
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.loops.frontier import frontier

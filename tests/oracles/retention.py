@@ -3,61 +3,13 @@ for more equations than about ten, the cheapest at one price, by linear programm
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
+from core.bodies import Body
 from scipy.optimize import linprog
-
-
-@dataclasses.dataclass(frozen=True)
-class Body:
-    """What `_ext.retention_frontier` is asked about.
-
-    Attributes:
-        value_bytes: by value, the bytes that keeping it takes.
-        maker: by value, the equation that makes it; -1 if it is given.
-        seconds, may_run_again, operands: by equation.
-        needed: the values that must be there in the end.
-        seconds_per_byte: of keeping.
-    """
-
-    value_bytes: list[int]
-    maker: list[int]
-    seconds: list[float]
-    may_run_again: list[bool]
-    operands: list[list[int]]
-    needed: list[int]
-    seconds_per_byte: float
-
-    def arrays(self) -> dict[str, Any]:
-        """The arguments of `_ext.retention_frontier`."""
-        ends = itertools.accumulate(map(len, self.operands), initial=0)
-        return {
-            "value_bytes": np.array(self.value_bytes, np.int64),
-            "value_maker": np.array(self.maker, np.int64),
-            "equation_seconds": np.array(self.seconds, np.float64),
-            "equation_may_run_again": np.array(self.may_run_again, bool),
-            "operands_ptr": np.array(list(ends), np.int64),
-            "operands": np.array(list(itertools.chain(*self.operands)), np.int64),
-            "needed": np.array(self.needed, np.int64),
-            "seconds_per_byte": self.seconds_per_byte,
-        }
-
-    def kept(self, runs: Iterable[int]) -> frozenset[int]:
-        """What has to be kept if these equations run again."""
-        runs = frozenset(runs)
-        there = {*self.needed, *(v for run in runs for v in self.operands[run])}
-        return frozenset(v for v in there if self.maker[v] not in runs)
-
-    def cost(self, runs: Iterable[int]) -> tuple[int, Fraction]:
-        """Bytes and, without rounding, seconds if these equations run again."""
-        size = sum(self.value_bytes[v] for v in self.kept(runs))
-        again = sum(Fraction(self.seconds[run]) for run in runs)
-        return size, again + size * Fraction(self.seconds_per_byte)
 
 
 def corners(body: Body) -> list[frozenset[int]]:

@@ -106,10 +106,12 @@ bool IsFrontier(const RetentionProblem& body,
     for (const int64_t v : kept) sum += body.value_bytes[At(v)];
     if (sum != kept_bytes) return false;
   }
-  // To whole units, see time_units.h.
+  // A unit for each value and equation, and half a unit for each equation in a sum of
+  // them. See time_units.h for units.
   double rounding = 0;
   for (const double seconds : body.equation_seconds) rounding += seconds;
-  rounding *= std::ldexp(static_cast<double>(body.equation_seconds.size()), -50);
+  const size_t num_nodes = body.equation_seconds.size() + body.value_bytes.size();
+  rounding *= std::ldexp(static_cast<double>(num_nodes), -48);
   return !hull.empty() &&
          std::ranges::all_of(choices, [&](const std::vector<uint8_t>& runs) {
            return IsBelow(hull, PointOf(body, runs), rounding);

@@ -52,6 +52,9 @@ class Search {
   void Between(Nodes last);
   // At which what is decided costs the same with `more` and without.
   Price PriceOf(const Nodes& more);
+  // Whether a corner between the last one and the next, which is at `price`, is below
+  // the line by more than `rounding` units of time.
+  bool IsCorner(const Nodes& earlier, Price price, int64_t rounding);
   void Decide(const Nodes& nodes);
   [[nodiscard]] Retention Corner() const;
 
@@ -154,16 +157,18 @@ void Search::Between(Nodes last) {
     const Nodes more = std::move(corners.back());
     corners.pop_back();
     const Price price = PriceOf(more);
+    const int64_t rounding = std::ssize(more);
     auto [earlier, later] = Cut(more, price);
-    if (!earlier.empty()) {
+    if (IsCorner(earlier, price, rounding)) {
       corners.push_back(std::move(later));
       corners.push_back(std::move(earlier));
       continue;
     }
     // Fewer bytes in the same time as the fastest.
-    const bool replaces = corners_.size() == 1 &&
-                          Capacity{price.units} * units_.keeping.bytes ==
-                              Capacity{price.bytes} * units_.keeping.units;
+    const bool replaces =
+        corners_.size() == 1 &&
+        Capacity{price.units - rounding} * units_.keeping.bytes <=
+            Capacity{price.bytes} * units_.keeping.units;
     if (replaces) corners_.clear();
     Decide(more);
     corners_.push_back(Corner());
@@ -186,6 +191,13 @@ Price Search::PriceOf(const Nodes& more) {
   }
   for (const NodeIdx node : more) is_inside_[At(node)] = 0;
   return price;
+}
+
+bool Search::IsCorner(const Nodes& earlier, Price price, int64_t rounding) {
+  if (earlier.empty()) return false;
+  const auto [units, bytes] = PriceOf(earlier);
+  return Capacity{price.units} * bytes >
+         Capacity{price.bytes} * (units + rounding);
 }
 
 void Search::Decide(const Nodes& nodes) {

@@ -12,7 +12,9 @@ namespace coop {
 // The corners of the lower convex hull of kept bytes and seconds over all choices,
 // where a choice takes the seconds of what runs again and those of keeping. Each
 // has fewer bytes than the one before. Among choices of the same bytes and seconds
-// the one that runs least again, which there is only one of. `problem` must have
+// the one that runs least again, which there is only one of. Nearer to the line
+// between its neighbours than times are rounded (time_units.h) nothing is a corner:
+// bodies that repeat themselves have many choices on a line. `problem` must have
 // passed CheckRetention.
 //
 // For a price of bytes in seconds the best choice is a minimum cut: a value is
