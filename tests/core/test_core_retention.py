@@ -1,6 +1,8 @@
 """What a loop's body keeps for its gradient: the corners of bytes and seconds."""
 
+import random
 import re
+import time
 
 import numpy as np
 import pytest
@@ -39,6 +41,26 @@ def test_no_choice_of_a_large_body_is_cheaper_at_any_price(seed):
     for byte_price in (0.0, 0.1, 1.0, 7.0, 1e3):
         cheapest = min(byte_price * size + float(seconds) for size, seconds in costs)
         assert cheapest == pytest.approx(least_cost(body, byte_price), rel=1e-9)
+
+
+@pytest.mark.parametrize(("num_equations", "limit_seconds"), [(2_000, 1), (100_000, 15)])
+def test_time_of_a_large_body(num_equations, limit_seconds):
+    """A chain with skips: at the prices of corners, flow has long ways to go."""
+    choose = random.Random(0)
+    count = num_equations
+    body = Body(
+        [4096 * choose.randint(1, 3) for _ in range(count + 1)],
+        [*range(-1, count)],
+        [1e-6 * choose.randint(0, 3) for _ in range(count)],
+        [choose.random() < 0.95 for _ in range(count)],
+        [[i, max(0, i - choose.randint(1, 5))] for i in range(count)],
+        [v for v in range(count + 1) if choose.random() < 0.7],
+        1e-10,
+    ).arrays()
+    start = time.process_time()
+    corner_list = _ext.retention_frontier(**body)
+    assert time.process_time() - start < limit_seconds
+    assert len(corner_list) > 20
 
 
 def test_nothing_is_needed():

@@ -76,6 +76,7 @@ void FlowNetwork::Push(NodeIdx node, Arc& arc) {
 void FlowNetwork::MakeLabelsExact() {
   label_.assign(At(num_nodes_), num_nodes_);
   std::ranges::copy(first_arc_.begin(), first_arc_.end() - 1, next_arc_.begin());
+  with_label_.Clear(num_nodes_);
   active_.resize(At(num_nodes_));
   for (auto& nodes : active_) nodes.clear();
   highest_ = -1;
@@ -89,6 +90,7 @@ void FlowNetwork::MakeLabelsExact() {
       if (label_[At(other)] < num_nodes_) continue;
       if (arcs_[At(reverse)].left == 0) continue;
       label_[At(other)] = label_[At(node)] + 1;
+      with_label_.Add(label_[At(other)], other);
       queue_.push_back(other);
       if (excess_[At(other)] > 0) Activate(other);
     }
@@ -121,6 +123,13 @@ void FlowNetwork::Discharge(NodeIdx node) {
 }
 
 void FlowNetwork::Relabel(NodeIdx node) {
+  const int64_t before = label_[At(node)];
+  with_label_.Remove(before, node);
+  if (with_label_.First(before) == kNone) {
+    label_[At(node)] = num_nodes_;
+    CutOffAbove(before);
+    return;
+  }
   int64_t lowest = num_nodes_;
   const int64_t begin = first_arc_[At(node)], end = first_arc_[At(node) + 1];
   for (int64_t i = begin; i < end; ++i) {
@@ -130,7 +139,19 @@ void FlowNetwork::Relabel(NodeIdx node) {
   }
   work_ += end - begin;
   label_[At(node)] = std::min(lowest + 1, num_nodes_);
+  if (label_[At(node)] < num_nodes_) with_label_.Add(label_[At(node)], node);
   next_arc_[At(node)] = begin;
+}
+
+void FlowNetwork::CutOffAbove(int64_t gap) {
+  for (int64_t label = gap + 1; label < num_nodes_; ++label) {
+    NodeIdx node = with_label_.First(label);
+    if (node == kNone) return;
+    for (; node != kNone; node = with_label_.Next(node)) {
+      label_[At(node)] = num_nodes_;
+    }
+    with_label_.Empty(label);
+  }
 }
 
 }  // namespace coop

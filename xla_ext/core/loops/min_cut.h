@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/base/types.h"
+#include "core/loops/label_lists.h"
 
 namespace coop {
 
@@ -23,7 +24,8 @@ using NodeIdx = int64_t;
 // is finite; and as soon as no excess can get to the source, the nodes from which
 // it could are the source's side of the cut, with no need to make the preflow a
 // flow. Nodes are discharged from the highest label; labels are made exact again
-// after as much work as that takes.
+// after as much work as that takes. A label that no node has is a gap: from above it
+// there is no way to the source, and excess that is stuck there need not climb.
 //
 // Source: A. V. Goldberg, R. E. Tarjan, "A new approach to the maximum-flow
 // problem", 1988; B. V. Cherkassky, A. V. Goldberg, "On implementing the
@@ -62,6 +64,8 @@ class FlowNetwork {
   void Discharge(NodeIdx node);
   void Push(NodeIdx node, Arc& arc);
   void Relabel(NodeIdx node);
+  // From there it is one label after the other to the source.
+  void CutOffAbove(int64_t gap);
   void Activate(NodeIdx node);
 
   int64_t num_nodes_;
@@ -74,6 +78,7 @@ class FlowNetwork {
   std::vector<Capacity> excess_;
   // At most the number of arcs to the source; num_nodes_ if there is no way.
   std::vector<int64_t> label_;
+  LabelLists with_label_;  // But the source. No label is left out below one in use.
   // By label: the nodes with excess.
   std::vector<std::vector<NodeIdx>> active_;
   int64_t highest_ = 0;
