@@ -190,9 +190,14 @@ CONSTANTS = (
     Constant("minimum.cc", "kQuicker", "effort of a plan of a bisection, one over this"),
 )
 
-# Constants that are no tuned values: of formats, numbers of cases, and empty values.
+# Constants that are no tuned values: of formats, numbers of cases, limits of types,
+# and empty values.
 OTHER_CONSTANTS = {
     "base/types.h": {"kMostBytes", "kMostSeconds", "kNever", "kNone"},
+    "loops/frontier.cc": {"kFirstNode"},
+    "loops/min_cut.h": {"kInfiniteCapacity", "kSink", "kSource"},
+    "loops/retention.cc": {"kLeastSecondsPerByte"},
+    "loops/time_units.cc": {"kBitsOfTotal", "kMostBitsOfPrice"},
     "packing/greedy.h": {"kNumGreedyOrders"},
     "packing/packing.cc": {"kMaxTotal", "kMostTries", "kMostTurn"},
     "packing/skyline_search.cc": {"kWall", "kWaste", "kWorkPerLook"},
