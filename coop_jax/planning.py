@@ -180,6 +180,8 @@ def plan_graph(
             f"operation {result.op} would start later than {chosen.overhead_limit:g} "
             "times the program's seconds (`overhead_limit`)"
         )
+    elif result.reason == "effort":
+        why = "no plan was found with this `search_effort`"
     else:
         why = (
             f"operation {result.op} asks for {result.requested_bytes} bytes where "

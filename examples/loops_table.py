@@ -1,11 +1,14 @@
-"""Loops table: a scanned decoder and two other loops under policies and under budgets.
+"""Loops table: scanned models and other loops under policies and under budgets.
 
-    python examples/loops_table.py [--target cpu] [--steps ...] [--write]
+    python examples/loops_table.py [--target cpu] [--steps ...] [--budgets 10] [--write]
+    python examples/loops_table.py --plot
 
 Rows: the step as written, every `jax.checkpoint` policy for the body of its loop, and
-coop_jax at the bytes of each policy, half way between, and at the smallest budget. On CPU
-all versions run in turns, and times are medians relative to the version without
-rematerialization.
+coop_jax at the bytes of each policy, half way between, and at the smallest budget; or at a
+number of budgets from 95 % of the step as written to the smallest, evenly on a logarithmic
+scale. *Modelled ×* is the time model of `coop_jax.compare`, relative to the step as
+written. On CPU all versions run in turns, and *measured ×* is of medians; without it if
+the runs of one version differ by more than a tenth. `--plot` draws the committed tables.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import dataclasses
 import os
 import pathlib
 import platform
+import shlex
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -27,12 +31,18 @@ import itertools
 
 import jax
 import jax.numpy as jnp
+import loops_picture
 from budget_table import markdown, progress
+from models.loops import Step, accumulated, recurrent, simulation
 from models.scanned_decoder import DecoderSizes, decoder_problem
+from models.scanned_transformer import TransformerSizes, scanned_transformer_problem
 
 import coop_jax
 from coop_jax import InfeasibleBudgetError
+from coop_jax.comparison.recompute_counts import executed
+from coop_jax.comparison.time_model import TimeModel
 from coop_jax.compile.traced_step import TracedStep
+from coop_jax.targets import target_of
 from coop_jax.xla import absent_devices
 from coop_jax.xla.memory_figures import memory_figures
 
@@ -46,7 +56,8 @@ POLICIES = {
 }
 RESULTS = pathlib.Path(__file__).parent / "results"
 ROUNDS = 7
-Step = tuple[Callable, tuple]
+LARGEST_BUDGET = 0.95
+LARGEST_SPREAD = 0.1
 
 
 @dataclasses.dataclass
@@ -56,8 +67,15 @@ class Row:
     name: str
     total_bytes: int
     compiled: Any
+    modelled_seconds: float
     note: str = ""
     seconds: list[float] = dataclasses.field(default_factory=list)
+
+    @property
+    def spread(self) -> float:
+        """The range of the measured times relative to their median."""
+        median = statistics.median(self.seconds)
+        return (max(self.seconds) - min(self.seconds)) / median
 
 
 def decoder(sizes: DecoderSizes) -> Callable[[Any], Step]:
@@ -67,78 +85,11 @@ def decoder(sizes: DecoderSizes) -> Callable[[Any], Step]:
     return make
 
 
-def recurrent(policy: Any, length: int = 2000, width: int = 64, batch: int = 32) -> Step:
-    """A gated recurrent network over many steps."""
+def transformer(policy: Any) -> Step:
+    def wrap(layer: Callable) -> Callable:
+        return layer if policy is None else jax.checkpoint(layer, policy=policy)
 
-    def cell(state: jax.Array, x: jax.Array, w: dict) -> jax.Array:
-        gate = jax.nn.sigmoid(state @ w["gate"] + x)
-        return gate * state + (1 - gate) * jnp.tanh(state @ w["state"] + x)
-
-    def loss(w: dict, inputs: jax.Array) -> jax.Array:
-        def body(state, x):
-            return cell(state, x, w), None
-
-        wrapped = body if policy is None else jax.checkpoint(body, policy=policy)
-        last, _ = jax.lax.scan(wrapped, jnp.zeros((batch, width)), inputs)
-        return jnp.mean(last**2)
-
-    return descent(
-        loss,
-        {name: normal(width, width, seed=i) for i, name in enumerate(("gate", "state"))},
-        normal(length, batch, width, seed=2),
-    )
-
-
-def simulation(policy: Any, length: int = 10_000, size: int = 4096) -> Step:
-    """A wave on a ring whose speed is fitted: a differentiable simulation."""
-
-    def loss(speed: jax.Array, start: jax.Array) -> jax.Array:
-        def body(state, _):
-            height, rate = state
-            bend = jnp.roll(height, 1) + jnp.roll(height, -1) - 2 * height
-            rate = rate + 0.01 * jnp.tanh(speed) * jnp.sin(bend)
-            return (height + 0.01 * rate, rate), None
-
-        wrapped = body if policy is None else jax.checkpoint(body, policy=policy)
-        (height, _), _ = jax.lax.scan(wrapped, (start, start * 0), None, length=length)
-        return jnp.mean(height**2)
-
-    return descent(loss, normal(size), normal(size, seed=1))
-
-
-def accumulated(policy: Any, count: int = 8) -> Step:
-    """Gradients of a scanned perceptron, accumulated over microbatches."""
-    layers, width, batch = 12, 128, 256
-
-    def loss(w: tuple, x: jax.Array) -> jax.Array:
-        def body(x, w):
-            return x + jax.nn.gelu(x @ w[0]) @ w[1], None
-
-        wrapped = body if policy is None else jax.checkpoint(body, policy=policy)
-        return jnp.mean(jax.lax.scan(wrapped, x, w)[0] ** 2)
-
-    def step(w: tuple, batches: jax.Array) -> tuple[tuple, jax.Array]:
-        def micro(total, x):
-            value, grads = jax.value_and_grad(loss)(w, x)
-            return jax.tree.map(jnp.add, total, grads), value
-
-        total, values = jax.lax.scan(micro, jax.tree.map(jnp.zeros_like, w), batches)
-        return jax.tree.map(lambda w, g: w - 0.1 * g, w, total), values.mean()
-
-    w = normal(layers, width, 4 * width), normal(layers, 4 * width, width, seed=1)
-    return step, (w, normal(count, batch, width, seed=2))
-
-
-def descent(loss: Callable, weights: Any, batch: jax.Array) -> Step:
-    def step(weights, batch):
-        value, grads = jax.value_and_grad(loss)(weights, batch)
-        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads), value
-
-    return step, (weights, batch)
-
-
-def normal(*shape: int, seed: int = 0) -> jax.Array:
-    return 0.1 * jax.random.normal(jax.random.key(seed), shape)
+    return scanned_transformer_problem(TransformerSizes(), wrap)
 
 
 LARGE = DecoderSizes(
@@ -154,6 +105,7 @@ LARGE = DecoderSizes(
 )
 STEPS: dict[str, dict[str, Callable[[Any], Step]]] = {
     "cpu": {
+        "transformer, 16 layers": transformer,
         "decoder, 12 layers": decoder(DecoderSizes()),
         "recurrent, 2000 steps": recurrent,
         "simulation, 10000 steps": simulation,
@@ -164,48 +116,94 @@ STEPS: dict[str, dict[str, Callable[[Any], Step]]] = {
 }
 
 
-def compiled_for(target: str, step: Callable, args: tuple) -> tuple[Any, tuple]:
-    if target != "cpu":
-        args = absent_devices.placed(args, absent_devices.named_device(target))
-    traced = TracedStep.trace(step, {"donate_argnums": 0}, args, {})
-    # A body's recomputation and the forward loop are in different computations: nothing
-    # merges them, and the removal of barriers may stay on.
-    return traced.compile_lowered(traced.lower_as_written()), args
+class Versions:
+    """The versions of one step, as rows.
+
+    Arguments:
+        target: the device, which may be absent.
+        make: `make(policy) -> (step, arguments)`.
+    """
+
+    def __init__(self, target: str, make: Callable[[Any], Step]):
+        self._make = make
+        self.step, args = make(None)
+        if target != "cpu":
+            args = absent_devices.placed(args, absent_devices.named_device(target))
+        self.args = args
+        traced = self._traced(self.step)
+        self._donated = traced.program.donated
+        unmodified = self._executed(traced.traced)
+        # The values that are stored around the loops are those of rules: no version is
+        # compiled once more for its price.
+        device = target_of(traced.device())
+        self._model = TimeModel(unmodified, lambda program: None, device)
+
+    def under(self, name: str, policy: Any) -> Row:
+        """The step under a policy."""
+        traced = self._traced(self._make(policy)[0])
+        # A body's recomputation and the forward loop are in different computations:
+        # nothing merges them, and the removal of barriers may stay on.
+        compiled = traced.compile_lowered(traced.lower_as_written())
+        total_bytes = memory_figures(compiled).total_bytes
+        progress(f"{name}: {total_bytes}")
+        return Row(name, total_bytes, compiled, self._seconds(traced.traced))
+
+    def planned(self, budget: int) -> Row:
+        """The step under a budget."""
+        fitted = coop_jax.remat_train_step(self.step, budget=budget, donate_argnums=0)
+        start = time.perf_counter()
+        plan = fitted.plan(*self.args)
+        took = time.perf_counter() - start
+        assert plan.measured_bytes is not None
+        assert plan.measured_bytes <= budget, "a budget was exceeded"
+        row = Row(
+            f"coop_jax, {budget / 2**20:.1f} MiB",
+            plan.measured_bytes,
+            fitted.lower(*self.args).compile(),
+            self._seconds(fitted.trace(*self.args)),
+            "; ".join(map(described, plan.loops)),
+        )
+        progress(f"budget {budget}: {plan.measured_bytes}, planned in {took:.0f} s")
+        return row
+
+    def smallest_budget(self) -> int | None:
+        """The budget that the error names."""
+        fitted = coop_jax.remat_train_step(self.step, budget=1, donate_argnums=0)
+        try:
+            fitted.plan(*self.args)
+        except InfeasibleBudgetError as error:
+            return error.smallest_bytes
+        return None
+
+    def _traced(self, step: Callable) -> TracedStep:
+        return TracedStep.trace(step, {"donate_argnums": 0}, self.args, {})
+
+    def _executed(self, traced: Any) -> Any:
+        return executed(traced.jaxpr, self._donated)
+
+    def _seconds(self, traced: Any) -> float:
+        return self._model.seconds(self._executed(traced))
 
 
-def rows_of(target: str, make: Callable[[Any], Step]) -> tuple[list[Row], tuple]:
-    rows = []
-    for name, policy in POLICIES.items():
-        compiled, args = compiled_for(target, *make(policy))
-        rows.append(Row(name, memory_figures(compiled).total_bytes, compiled))
-        progress(f"{name}: {rows[-1].total_bytes}")
-    step, _ = make(None)
+def rows_of(versions: Versions, num_budgets: int | None) -> list[Row]:
+    rows = [versions.under(name, policy) for name, policy in POLICIES.items()]
+    smallest = versions.smallest_budget()
     by_hand = sorted({row.total_bytes for row in rows})
-    between = [(a + b) // 2 for a, b in itertools.pairwise(by_hand)]
-    for budget in sorted({*by_hand[:-1], *between}, reverse=True):
-        rows.append(planned(step, args, budget))
-    try:
-        coop_jax.remat_train_step(step, budget=1, donate_argnums=0).plan(*args)
-    except InfeasibleBudgetError as error:
-        rows.append(planned(step, args, error.smallest_bytes))
-    return rows, args
-
-
-def planned(step: Callable, args: tuple, budget: int) -> Row:
-    fitted = coop_jax.remat_train_step(step, budget=budget, donate_argnums=0)
-    start = time.perf_counter()
-    plan = fitted.plan(*args)
-    took = time.perf_counter() - start
-    assert plan.measured_bytes is not None
-    assert plan.measured_bytes <= budget, "a budget was exceeded"
-    parts = "; ".join(map(described, plan.loops))
-    progress(f"budget {budget}: {plan.measured_bytes}")
-    return Row(
-        f"coop_jax, {budget / 2**20:.1f} MiB",
-        plan.measured_bytes,
-        fitted.lower(*args).compile(),
-        f"{parts}; planned in {took:.0f} s",
-    )
+    if num_budgets is None:
+        between = [(a + b) // 2 for a, b in itertools.pairwise(by_hand)]
+        budgets = {*by_hand[:-1], *between}
+    else:
+        assert smallest is not None
+        first = LARGEST_BUDGET * by_hand[-1]
+        ratio = (smallest / first) ** (1 / (num_budgets - 1))
+        budgets = {int(first * ratio**i) for i in range(num_budgets - 1)}
+    if smallest is not None:
+        budgets.add(smallest)
+    return rows + [
+        versions.planned(budget)
+        for budget in sorted(budgets, reverse=True)
+        if smallest is None or budget >= smallest
+    ]
 
 
 def described(loop: Any) -> str:
@@ -218,56 +216,78 @@ def described(loop: Any) -> str:
     )
 
 
-def measure(rows: Sequence[Row], args: tuple) -> None:
-    """Runs all versions in turns."""
-    for _ in range(ROUNDS):
+def measure(rows: Sequence[Row], args: tuple) -> bool:
+    """Runs all versions in turns; whether the runs of each are near to each other. Stops
+    at the first that are not."""
+    for turn in range(1 + ROUNDS):
         for row in rows:
             copies = jax.tree.map(jnp.copy, args)
             jax.block_until_ready(copies)
             start = time.perf_counter()
             jax.block_until_ready(row.compiled(*copies))
-            row.seconds.append(time.perf_counter() - start)
+            if turn:  # the first turn touches fresh memory
+                row.seconds.append(time.perf_counter() - start)
+                if row.spread > LARGEST_SPREAD:
+                    progress(f"{row.name}: {', '.join(f'{s:.3f}' for s in row.seconds)} s")
+                    return False
+    return True
 
 
-def table(target: str, name: str) -> str:
-    rows, args = rows_of(target, STEPS[target][name])
-    if target == "cpu":
-        measure(rows, args)
-    first = statistics.median(rows[0].seconds) if rows[0].seconds else 1.0
-    shown = [
-        (
-            row.name,
-            f"{row.total_bytes / 2**20:.1f}",
-            f"{statistics.median(row.seconds) / first:.2f}" if row.seconds else "not run",
-            row.note,
-        )
-        for row in sorted(rows, key=lambda row: -row.total_bytes)
-    ]
-    columns = "version", "XLA's bytes, MiB", "measured ×", "iterations"
-    return f"### {name}\n\n" + markdown(shown, columns)
+def table(target: str, name: str, num_budgets: int | None) -> str:
+    versions = Versions(target, STEPS[target][name])
+    rows = rows_of(versions, num_budgets)
+    is_timed = target == "cpu" and measure(rows, versions.args)
+    columns = ["version", "XLA's bytes, MiB", "modelled ×", "iterations"]
+    if is_timed:
+        columns.insert(3, "measured ×")
+    shown = []
+    for row in sorted(rows, key=lambda row: -row.total_bytes):
+        modelled = row.modelled_seconds / rows[0].modelled_seconds
+        cells = [row.name, f"{row.total_bytes / 2**20:.1f}", f"{modelled:.3f}", row.note]
+        if is_timed:
+            first = statistics.median(rows[0].seconds)
+            cells.insert(3, f"{statistics.median(row.seconds) / first:.2f}")
+        shown.append(cells)
+    note = "\n\nNot timed: the machine was shared."
+    remark = note if target == "cpu" and not is_timed else ""
+    return f"### {name}\n\n{markdown(shown, columns)}{remark}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--target", choices=STEPS, default="cpu")
     parser.add_argument("--steps", nargs="*")
+    parser.add_argument("--budgets", type=int, metavar="NUMBER", help="from 95 % down")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--plot", action="store_true", help="the committed tables")
     arguments = parser.parse_args()
-    names = arguments.steps or list(STEPS[arguments.target])
-    tables = [table(arguments.target, name) for name in names]
-    how = "" if arguments.target == "cpu" else " Compiled, not run."
-    steps = "".join(f" {name!r}" for name in arguments.steps or ())
-    steps = f" --steps{steps}" if steps else ""
-    head = (
-        f"`python examples/loops_table.py --target {arguments.target!r}{steps}`, "
+    if arguments.plot:
+        loops_picture.plot_all(RESULTS)
+        return
+    target, names = arguments.target, arguments.steps or list(STEPS[arguments.target])
+    suffix = "" if arguments.budgets is None else "_budgets"
+    path = RESULTS / f"loops_{target.replace(' ', '_')}{suffix}.md"
+    tables: list[str] = []
+    for name in names:
+        tables.append(table(target, name, arguments.budgets))
+        text = "\n\n".join([head(target, names, arguments.budgets), *tables]) + "\n"
+        if arguments.write:  # After every step: all of them take long.
+            path.write_text(text)
+    print(text)
+
+
+def head(target: str, names: list[str], num_budgets: int | None) -> str:
+    command = ["examples/loops_table.py", "--target", target]
+    if names != list(STEPS[target]):
+        command += ["--steps", *names]
+    if num_budgets is not None:
+        command += ["--budgets", str(num_budgets)]
+    how = "" if target == "cpu" else " Compiled, not run."
+    return (
+        f"`python {shlex.join(command)}`, "
         f"Python {platform.python_version()}, jax {jax.__version__}, "
         f"two cores of a {platform.machine()} server.{how}"
     )
-    text = "\n\n".join([head, *tables]) + "\n"
-    print(text)
-    if arguments.write:
-        name = arguments.target.replace(" ", "_")
-        (RESULTS / f"loops_{name}.md").write_text(text)
 
 
 if __name__ == "__main__":

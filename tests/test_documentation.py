@@ -9,6 +9,7 @@ import sys
 import textwrap
 import urllib.parse
 
+import loops_picture
 import pytest
 import readme_tables
 
@@ -162,6 +163,21 @@ def test_results_say_how_they_were_made():
         assert re.search(r"`python examples/\S+\.py", head), page.name
         assert re.search(r"Python 3\.\d+.*jax 0\.\d+", head), page.name
         assert re.search(r"x86_64|GPU|TPU", head), page.name
+
+
+def test_versions_in_tables_of_loops_keep_their_budgets():
+    files = list((ROOT / "examples" / "results").glob("loops_*.md"))
+    rows = [
+        (file.name, title, name, mebibytes)
+        for file in files
+        for title, (_, points) in loops_picture.read(file.read_text()).items()
+        for name, (mebibytes, _) in points.items()
+    ]
+    assert {file for file, *_ in rows} == {file.name for file in files}
+    planned = [row for row in rows if row[2].startswith("coop_jax, ")]
+    assert len(planned) >= 3 * len(files)
+    for *_, name, mebibytes in planned:
+        assert mebibytes <= float(re.search(r", ([\d.]+) MiB", name)[1]), planned
 
 
 def test_tables_are_copied_under_one_header(tmp_path, monkeypatch):

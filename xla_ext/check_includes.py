@@ -15,7 +15,7 @@ import sys
 LAYERS = (
     # The handlers know nothing of the planner.
     ("core/base", "ffi", "ffi/arena"),
-    ("core/graph", "core/packing"),
+    ("core/graph", "core/loops", "core/packing"),
     ("core/schedule",),
     ("core/search", "core/online"),
     ("core/allocator",),

@@ -56,9 +56,14 @@ class PlanOptions(_ext.PlanOptions):
         packing_effort: (search) steps of about a nanosecond to find offsets. 200 million.
         limits_live_bytes: (search) the pool's size limits the live bytes; the
             offsets may exceed it: for a compiler that places tensors itself. False.
+        seconds: (search) go on until so much time has passed, or the plan is proven to be
+            the best, and end then even if `search_effort` is not spent; the plan then
+            depends on the machine. Of one plan: `remat_train_step` makes several. None:
+            `search_effort` alone ends the search.
         seed: the seed of `sampling` and of the search, in [0, 2**64). 0.
-        overhead_limit: give up once the time run exceeds this many times the program's;
-            at least 1. None: never.
+        overhead_limit: a plan that runs more than this many times the program's seconds
+            counts as none; at least 1. None: any plan does. The search's plan does not
+            depend on it.
 
     The search passes the switches of the planners that it is compared with on to them.
 
@@ -85,6 +90,7 @@ class PlanOptions(_ext.PlanOptions):
         search_effort: int = _UNSET,
         packing_effort: int = _UNSET,
         limits_live_bytes: bool = _UNSET,
+        seconds: float | None = _UNSET,
         seed: int = _UNSET,
         overhead_limit: float | None = _UNSET,
     ) -> None:
@@ -102,6 +108,7 @@ class PlanOptions(_ext.PlanOptions):
             "search_effort": search_effort,
             "packing_effort": packing_effort,
             "limits_live_bytes": limits_live_bytes,
+            "seconds": seconds,
             "seed": seed,
             "overhead_limit": overhead_limit,
         }

@@ -7,6 +7,7 @@ import functools
 from typing import Any
 
 from coop_jax.base import _compat
+from coop_jax.base._compat import Literal
 from coop_jax.trace.inline import flatten
 from coop_jax.trace.program import Program
 
@@ -72,6 +73,12 @@ class Loop:
     @property
     def stacks_written(self) -> list[Any]:
         return list(self.eqn.outvars[self.num_carry :])
+
+    @functools.cached_property
+    def read_whole(self) -> frozenset[Any]:
+        """The variables that the loop reads otherwise than entry by entry."""
+        atoms = [*self.consts, *self.init]
+        return frozenset(v for v in atoms if not isinstance(v, Literal))
 
     # The same of one iteration: variables of the body.
 

@@ -29,7 +29,7 @@ class LoopPair:
     backward: Loop
     forward_index: int
     backward_index: int
-    residuals: tuple[int, ...]
+    residuals: frozenset[int]
 
     @property
     def length(self) -> int:
@@ -50,46 +50,45 @@ class LoopPair:
 def find_pairs(program: Program) -> list[LoopPair]:
     """The pairs of loops of a program, in its order; every loop is in one pair at most."""
     readers = _readers(program)
-    paired: set[int] = set()
+    loops = {i: Loop.of(eqn) for i, eqn in enumerate(program.eqns) if is_plannable(eqn)}
     pairs = []
-    for index, eqn in enumerate(program.eqns):
-        if index in paired or not is_plannable(eqn):
-            continue
-        pair = _pair_of(program, index, readers, paired)
+    for index in list(loops):
+        pair = _pair_of(loops, index, readers) if index in loops else None
         if pair is not None:
             pairs.append(pair)
-            paired |= {index, pair.backward_index}
+            del loops[index], loops[pair.backward_index]
     return pairs
 
 
 def _pair_of(
-    program: Program,
-    index: int,
-    readers: dict[Any, list[int]],
-    paired: set[int],
+    loops: dict[int, Loop], index: int, readers: dict[Any, set[int]]
 ) -> LoopPair | None:
     """The pair of a forward loop with the loop that reads most of the bytes that it stacks
-    for one reader; None if there is none."""
-    forward = Loop.of(program.eqns[index])
+    for one reader; None if there is none.
+
+    Arguments:
+        loops: by place, those that are in no pair yet.
+        index: the place of the forward loop.
+        readers: the places of the equations that read each variable.
+    """
+    forward = loops[index]
     bytes_read: collections.Counter[int] = collections.Counter()
     residuals: dict[int, list[int]] = collections.defaultdict(list)
     for number, stack in enumerate(forward.stacks_written):
-        of_stack = set(readers.get(stack, ()))
+        of_stack = readers.get(stack, ())
         if isinstance(stack, DropVar) or len(of_stack) != 1:
             continue
         (reader,) = of_stack
-        if reader in paired or reader < 0 or not is_plannable(program.eqns[reader]):
+        backward = loops.get(reader)
+        if backward is None or backward.length != forward.length:
             continue
-        backward = Loop.of(program.eqns[reader])
-        others = [*backward.consts, *backward.init]
-        if backward.length == forward.length and not _holds(others, stack):
+        if stack not in backward.read_whole:
             bytes_read[reader] += aval_bytes(stack.aval)
             residuals[reader].append(number)
     if not bytes_read:
         return None
     ((reader, _),) = bytes_read.most_common(1)
-    backward = Loop.of(program.eqns[reader])
-    return LoopPair(forward, backward, index, reader, tuple(residuals[reader]))
+    return LoopPair(forward, loops[reader], index, reader, frozenset(residuals[reader]))
 
 
 def is_plannable(eqn: Any) -> bool:
@@ -106,15 +105,11 @@ def _is_unplannable(atom: Any) -> bool:
     return not _compat.is_array(atom.aval) or _compat.has_explicit_sharding(atom.aval)
 
 
-def _holds(atoms: list[Any], var: Any) -> bool:
-    return any(atom is var for atom in atoms)
-
-
-def _readers(program: Program) -> dict[Any, list[int]]:
+def _readers(program: Program) -> dict[Any, set[int]]:
     """The equations that read every variable; -1 stands for the caller."""
-    readers: dict[Any, list[int]] = collections.defaultdict(list)
+    readers: dict[Any, set[int]] = collections.defaultdict(set)
     for var, index in _reads(program):
-        readers[var].append(index)
+        readers[var].add(index)
     return readers
 
 

@@ -71,6 +71,8 @@ class Constant:
 
 
 _SEARCH, _REPAIR, _PLANNER = "search/search.cc", "search/repair.cc", "planner.cc"
+_POOL, _BOUND = "search/pool_search.cc", "search/recomputation_bound.cc"
+_DEADLINE = "plans with `PlanOptions(seconds=...)`"
 CONSTANTS = (
     Constant(
         _SEARCH, "kMostWorse", "cost of a move relative to its plan's", ARGUMENT, neutral=1
@@ -81,9 +83,17 @@ CONSTANTS = (
     Constant(_SEARCH, "kMostPolished", "gaps that are tried one by one at the end"),
     Constant(_SEARCH, "kMostSegments", "parts of the forward half in a first plan"),
     Constant(_SEARCH, "kSplitRounds", "rounds in which gaps are divided"),
+    Constant(_SEARCH, "kTriesToMend", "tries to cut a given plan to the capacity"),
     Constant(_SEARCH, "kReserveOfEffort", "effort without first plans, one over this"),
     Constant(_REPAIR, "kCutsPerRound", "cuts between two pricings"),
     Constant(_REPAIR, "kMostUnblocked", "values that a stuck repair keeps again"),
+    Constant(
+        _REPAIR,
+        "kOverdraft",
+        "work of a repair when the effort is spent",
+        effect="seconds of plans with thousands of operations and little effort",
+    ),
+    Constant(_REPAIR, "kOverdraftPerOp", "the same", effect="as `kOverdraft`"),
     Constant(_REPAIR, "kFillRounds", "rounds in which values are kept in free room"),
     Constant(
         "search/checkpoints.h",
@@ -130,7 +140,46 @@ CONSTANTS = (
         "turns of the search over the order to one of the skyline's",
         effect="as `kFirstTurn`",
     ),
-    Constant(_PLANNER, "kPackingAttempts", "searches with less room for a bad packing"),
+    Constant(_POOL, "kPackingAttempts", "searches with less room for a bad packing"),
+    Constant(_POOL, "kRoomsForLiveBytes", "rooms of a search that goes on"),
+    Constant(
+        _POOL,
+        "kDepthForLiveBytes",
+        "part of the capacity that the smallest of them is below it",
+        ARGUMENT,
+    ),
+    Constant(_POOL, "kRoomsForPacking", "the same where plans are packed"),
+    Constant(_POOL, "kDepthForPacking", "the same where plans are packed", ARGUMENT),
+    Constant(_POOL, "kPartForPath", "effort over what a path of plans takes"),
+    Constant(_POOL, "kPartPerRoom", "effort over what each room takes"),
+    Constant(_POOL, "kPartPerRoomWithoutPlan", "the same while there is no plan"),
+    Constant(_POOL, "kPartPerTalk", "effort over what mending a bad packing takes"),
+    Constant(_POOL, "kRoundsOfTalk", "how often a bad packing is mended"),
+    Constant(_POOL, "kPartOfExcess", "excess over what is then kept less"),
+    Constant(_POOL, "kPartOfExcessThen", "the same where that does not help"),
+    Constant(_POOL, "kPackingPart", "effort of packing over that of other plans"),
+    Constant(_POOL, "kMostPacked", "plans that are packed"),
+    Constant(_POOL, "kMostKnown", "results kept between turns", effect=_DEADLINE),
+    Constant(_POOL, "kPackingPartOfSeconds", "seconds of a packing", effect=_DEADLINE),
+    Constant("search/path.cc", "kStepsDown", "steps from all bytes to the capacity"),
+    Constant("search/path.cc", "kStepsBelow", "steps below the capacity"),
+    Constant("search/path.cc", "kPartBelow", "capacity over such a step"),
+    Constant("search/path.cc", "kMostTries", "tries of a step"),
+    Constant(_BOUND, "kMostWork", "work of a lower bound on recomputation"),
+    Constant(_BOUND, "kLeastRounds", "its rounds at least"),
+    Constant(_BOUND, "kMostRounds", "its rounds at most"),
+    Constant(_BOUND, "kPatience", "its rounds without success before steps are halved"),
+    Constant(
+        _PLANNER,
+        "kNearBound",
+        "distance from that bound at which a plan is good enough",
+        ARGUMENT,
+    ),
+    Constant(_PLANNER, "kOnlineSteps", "steps of an online policy"),
+    Constant(_PLANNER, "kOnlineStepsPerOp", "more of them for each operation"),
+    Constant(_PLANNER, "kOnlineStepsPerSecond", "the same by time", effect=_DEADLINE),
+    Constant(_PLANNER, "kSearchPartOfSeconds", "part of the search", effect=_DEADLINE),
+    Constant(_PLANNER, "kContinuePartOfSeconds", "part of going on", effect=_DEADLINE),
     Constant(
         _PLANNER,
         "kMostOpsToCompare",
@@ -141,16 +190,22 @@ CONSTANTS = (
     Constant("minimum.cc", "kQuicker", "effort of a plan of a bisection, one over this"),
 )
 
-# Constants that are no tuned values: of formats, numbers of cases, and empty values.
+# Constants that are no tuned values: of formats, numbers of cases, limits of types,
+# and empty values.
 OTHER_CONSTANTS = {
     "base/types.h": {"kMostBytes", "kMostSeconds", "kNever", "kNone"},
+    "loops/frontier.cc": {"kFirstNode"},
+    "loops/min_cut.h": {"kInfiniteCapacity", "kSink", "kSource"},
+    "loops/retention.cc": {"kLeastSecondsPerByte"},
+    "loops/time_units.cc": {"kBitsOfTotal", "kMostBitsOfPrice"},
     "packing/greedy.h": {"kNumGreedyOrders"},
     "packing/packing.cc": {"kMaxTotal", "kMostTries", "kMostTurn"},
     "packing/skyline_search.cc": {"kWall", "kWaste", "kWorkPerLook"},
     "schedule/block_map.cc": {"kLast"},
     "schedule/xla_heap.cc": {"kOpen"},
+    "search/plan.h": {"kNoLimit"},
+    "search/recomputation_bound.cc": {"kRounding"},
     "search/rollout.h": {"kNotYet"},
-    "search/search.cc": {"kNoLimit"},
 }
 
 Lines = list[tuple[str, float, float]]

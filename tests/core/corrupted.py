@@ -8,6 +8,7 @@ import collections
 import sys
 
 import numpy as np
+from core.bodies import Body
 from core.programs import Op, Program, chain, run_schedule, run_straight
 
 from coop_jax import _ext
@@ -52,6 +53,15 @@ PROGRAMS = [
         releases=[(2, 3), (4, 2)],
     ),
 ]
+BODY = Body(
+    value_bytes=[8, 8, 4, 0, 64],
+    maker=[-1, 0, 1, 1, 2],
+    seconds=[1.0, 2.0, 0.0],
+    may_run_again=[True, True, False],
+    operands=[[0], [0, 1], []],
+    needed=[1, 3, 4],
+    seconds_per_byte=0.5,
+)
 
 outcomes = collections.Counter()
 
@@ -210,6 +220,24 @@ def spoil_blocks(random):
     tried(_ext.find_window, size, column(n).astype(float), first, numbers[1])
 
 
+def spoil_body(random):
+    arrays = BODY.arrays()
+    for _ in range(random.integers(1, 3)):
+        name = list(arrays)[random.integers(len(arrays))]
+        if name == "seconds_per_byte":
+            arrays[name] = random.choice([*SECONDS, 1e-30, 0.5])
+        else:
+            arrays[name] = corrupted(random, arrays[name])
+    found = tried(_ext.retention_frontier, **arrays)
+    if found is None:
+        return
+    sizes = [corner.kept_bytes for corner in found]
+    assert sizes == sorted(set(sizes), reverse=True)
+    for corner in found:
+        assert corner.kept_bytes == arrays["value_bytes"][corner.kept].sum()
+        assert arrays["equation_may_run_again"][corner.recomputed].all()
+
+
 def spoil_handles(random):
     pool, arena = _ext.Pool(4096), _ext.OnlineArena(4096)
     handles = [arena.allocate(512, recompute=lambda value, *inputs: None)]
@@ -238,9 +266,12 @@ def spoil_handles(random):
         pool.check_invariants()
 
 
+SPOILERS = (spoil_graph, spoil_schedule, spoil_blocks, spoil_body, spoil_handles)
+
+
 def main(first, last):
     for seed in range(first, last):
-        for spoil in (spoil_graph, spoil_schedule, spoil_blocks, spoil_handles):
+        for spoil in SPOILERS:
             random = np.random.default_rng(seed)
             try:
                 spoil(random)

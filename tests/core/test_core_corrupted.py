@@ -1,4 +1,4 @@
-"""No graph, schedule, block or handle crashes the process, whatever is in it."""
+"""No graph, schedule, block, body or handle crashes the process, whatever is in it."""
 
 import os
 import subprocess
@@ -26,7 +26,8 @@ def test_corrupted_input_is_refused_or_reported(first):
     assert ran.returncode == 0, ran.stderr
     counts = dict(line.split(": ") for line in ran.stdout.splitlines())
     # All of it was tried, with both ends.
-    for function in ("Graph", "Schedule", "xla_heap_bytes", "pack", "plan", "find_window"):
+    functions = "Graph", "Schedule", "xla_heap_bytes", "pack", "plan", "find_window"
+    for function in (*functions, "retention_frontier"):
         assert int(counts[f"{function} takes"]) > 10, counts
         assert int(counts[f"{function} refuses"]) > 10, counts
     assert int(counts["valid"]) > 10

@@ -1,55 +1,27 @@
 """The frontier of an iteration against all choices that there are."""
 
-import itertools
 import random
 
 import jax
 import jax.numpy as jnp
 import pytest
+from core.bodies import Body
+from oracles.retention import corners
 
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.loops.frontier import frontier
 from coop_jax.loops.iteration import Iteration
-from coop_jax.loops.min_cut import Network
 from coop_jax.loops.pairs import find_pairs
 from coop_jax.targets import named
 from coop_jax.trace.costs import aval_bytes, seconds_again
 from coop_jax.trace.program import reads, writes
+from coop_jax.trace.purity import may_run_again
 
 TARGET = named("cpu")
 
 
-def smallest_cut(num_nodes, edges):
-    """The least capacity between nodes 0 and 1, over all divisions of the others."""
-    others = range(2, num_nodes)
-    return min(
-        sum(c for a, b, c in edges if a in side and b not in side)
-        for count in range(num_nodes - 1)
-        for chosen in itertools.combinations(others, count)
-        for side in [{0, *chosen}]
-    )
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_the_cut_is_the_smallest(seed):
-    choose = random.Random(seed)
-    num_nodes = choose.randint(2, 9)
-    edges = [
-        (*choose.sample(range(num_nodes), 2), choose.randint(0, 9))
-        for _ in range(choose.randint(0, 25))
-    ]
-    network = Network(num_nodes)
-    for edge in edges:
-        network.add_edge(*edge)
-    side = network.source_side(0, 1)
-    assert 0 in side
-    assert 1 not in side
-    found = sum(c for a, b, c in edges if a in side and b not in side)
-    assert found == smallest_cut(num_nodes, edges)
-
-
-def random_iteration(seed):
-    """An iteration of a loop with a random body of a few values of random sizes."""
+def random_iterations(seed):
+    """Iterations of a loop with a random body of a few values of random sizes."""
     choose = random.Random(seed)
     operations = [jnp.sin, jnp.tanh, lambda x: x * 2, lambda x: x * x, jnp.exp]
 
@@ -78,47 +50,47 @@ def random_iteration(seed):
     return [Iteration.of(pair, program.invars, TARGET) for pair in pairs]
 
 
-def all_choices(iteration):
-    """(bytes, seconds) of every set of equations that may run again."""
+def values_of(iteration):
+    made = [v for eqn in iteration.forward for v in writes(eqn)]
+    return [*iteration.bytes_if_kept, *made]
+
+
+def body_of(iteration):
+    values = values_of(iteration)
     makers = {v: i for i, eqn in enumerate(iteration.forward) for v in writes(eqn)}
     anyway = iteration.stacked_anyway
-
-    def price(runs):
-        needed = set(iteration.needed)
-        for run in runs:
-            needed.update(reads(iteration.forward[run]))
-        kept = [v for v in needed if makers.get(v) not in runs]
-        size = sum(
+    return Body(
+        [
             0 if v in anyway else iteration.bytes_if_kept.get(v, aval_bytes(v.aval))
-            for v in kept
-        )
-        again = sum(seconds_again(iteration.forward[run], TARGET) for run in runs)
-        return size, again + 2 * size / TARGET.bytes_per_second
-
-    count = len(iteration.forward)
-    for number in range(count + 1):
-        for runs in itertools.combinations(range(count), number):
-            yield price(set(runs))
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_no_choice_lies_below_the_frontier(seed):
-    for iteration in random_iteration(seed):
-        if len(iteration.forward) > 12:
-            continue
-        choices = list(all_choices(iteration))
-        hull = [(r.kept_bytes, r.seconds) for r in frontier(iteration, TARGET)]
-        near = 1e-15
-        assert hull[0][1] <= min(s for _, s in choices) + near
-        assert hull[-1][0] == min(b for b, _ in choices)
-        for (more, fast), (less, slow) in itertools.pairwise(hull):
-            assert more > less
-            for size, seconds in choices:
-                line = fast + (slow - fast) * (more - size) / (more - less)
-                assert seconds >= line - near
+            for v in values
+        ],
+        [makers.get(v, -1) for v in values],
+        [seconds_again(eqn, TARGET) for eqn in iteration.forward],
+        [may_run_again(eqn) for eqn in iteration.forward],
+        [[values.index(v) for v in reads(eqn)] for eqn in iteration.forward],
+        [values.index(v) for v in iteration.needed],
+        2 / TARGET.bytes_per_second,
+    )
 
 
-def test_random_bodies_have_choices_to_compare():
-    small = [i for s in range(40) for i in random_iteration(s) if len(i.forward) <= 12]
-    assert len(small) > 20
-    assert sum(len(frontier(i, TARGET)) > 1 for i in small) > 5
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_the_frontier_is_that_of_all_choices(first):
+    numbers = []
+    for seed in range(first, first + 10):
+        for iteration in random_iterations(seed):
+            if len(iteration.forward) > 12:
+                continue
+            body, values = body_of(iteration), values_of(iteration)
+            expected, hull = corners(body), frontier(iteration, TARGET)
+            numbers.append(len(expected))
+            for retained, runs in zip(hull, expected, strict=True):
+                size, seconds = body.cost(runs)
+                again = sum(body.seconds[run] for run in runs)
+                forward = iteration.forward
+                assert retained.recomputed == tuple(forward[run] for run in sorted(runs))
+                assert retained.values == {values[v] for v in body.kept(runs)}
+                assert retained.kept_bytes == size
+                assert retained.seconds == pytest.approx(float(seconds), rel=1e-12)
+                assert retained.recompute_seconds == pytest.approx(again, rel=1e-12)
+    assert len(numbers) > 4
+    assert sum(number > 1 for number in numbers) > 1

@@ -1,6 +1,7 @@
 """The time of planning loops depends on their bodies, not on their lengths; and the time
 that a plan is said to take."""
 
+import sys
 import time
 
 import jax
@@ -58,6 +59,49 @@ def test_10_000_steps_of_a_simulation_are_planned_at_once():
 
     step, args = descent(loss, normal(256), normal(256, seed=1))
     assert planning(TracedStep.trace(step, {}, args, {})) < 15
+
+
+def deep(num_equations):
+    """A step whose loop has a body of so many products, each of which is stacked."""
+
+    def loss(weight, start):
+        def body(x, _):
+            for _ in range(num_equations):
+                x = x @ weight
+            return x, None
+
+        return jnp.sum(jax.lax.scan(body, start, None, length=4)[0])
+
+    step, args = descent(loss, normal(8, 8), normal(8, 8, seed=1))
+    return TracedStep.trace(step, {}, args, {})
+
+
+def num_calls(function):
+    """Calls of functions while a function runs: as good as its time, and without noise."""
+    count = 0
+
+    def look(frame, event, arg):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def test_planning_is_linear_in_the_equations_of_a_body():
+    counts = []
+    for num_equations in (100, 400):
+        traced = deep(num_equations)
+        target = target_of(traced.device())
+        (choices,) = menu_of(traced.program, target).choices  # Fills JAX's caches.
+        assert len(choices.iteration.pair.residuals) >= num_equations - 1
+        counts.append(num_calls(lambda t=traced, d=target: menu_of(t.program, d)))
+    assert counts[1] <= 5 * counts[0]
 
 
 def test_groups_take_the_time_of_the_forward_loop_once_more():

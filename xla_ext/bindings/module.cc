@@ -67,6 +67,7 @@ NB_MODULE(_ext, m) {
   coop::BindSchedule(m);
   coop::BindPlan(m);
   coop::BindPool(m);
+  coop::BindRetention(m);
   m.attr("has_cuda") = kHasCuda;
   m.def("registrations", &Registrations,
         "The XLA FFI handlers of this build: platform to custom-call target "

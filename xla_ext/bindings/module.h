@@ -13,6 +13,7 @@ void BindOptions(nanobind::module_& m);
 void BindPacking(nanobind::module_& m);
 void BindPlan(nanobind::module_& m);
 void BindPool(nanobind::module_& m);
+void BindRetention(nanobind::module_& m);
 void BindSchedule(nanobind::module_& m);
 
 }  // namespace coop

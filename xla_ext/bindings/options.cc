@@ -63,6 +63,10 @@ void CheckRanges(const PlanOptions& options) {
     RaiseValueError("PlanOptions: `overhead_limit` must be at least 1, got ",
                     *options.common.overhead_limit);
   }
+  if (options.search.seconds && !(*options.search.seconds > 0)) {
+    RaiseValueError("PlanOptions: `seconds` must be positive, got ",
+                    *options.search.seconds);
+  }
 }
 
 // A field of one of the parts, as a property.
@@ -109,9 +113,12 @@ Arguments:
   packing_effort: (search) steps of about a nanosecond to find offsets.
   limits_live_bytes: (search) the capacity limits the bytes alive at once, and
     the offsets take what they need: for a compiler that places tensors itself.
+  seconds: (search) go on until so much time has passed, or the plan is proven to
+    be the best, and end then even if `search_effort` is not spent: the plan then
+    depends on the machine. Default: `search_effort` alone ends the search.
   seed: of `sampling` and of the search.
-  overhead_limit: give up once the time run exceeds this many times the
-    program's.
+  overhead_limit: a plan that runs more than this many times the program's
+    seconds counts as none. The search's plan does not depend on it.
 )")
       .def(
           "__init__",
@@ -122,7 +129,8 @@ Arguments:
              std::optional<BoolArg> copy_on_write,
              nb::object dtr_neighbourhood, BoolArg ignore_small,
              BoolArg sampling, IntArg search_effort, IntArg packing_effort,
-             BoolArg limits_live_bytes, IntArg seed,
+             BoolArg limits_live_bytes, std::optional<FloatArg> seconds,
+             IntArg seed,
              std::optional<FloatArg> overhead_limit) {
             const auto flag = [](BoolArg value, const char* name) {
               return ToBool(value, "PlanOptions", name);
@@ -157,7 +165,8 @@ Arguments:
                                packing_effort, "PlanOptions", "packing_effort"),
                            .limits_live_bytes =
                                flag(limits_live_bytes, "limits_live_bytes"),
-                           .preferred_bytes = std::nullopt},
+                           .preferred_bytes = std::nullopt,
+                           .seconds = number(seconds, "seconds")},
             };
             if (copy_on_write) {
               chosen.copy_on_write = flag(*copy_on_write, "copy_on_write");
@@ -174,7 +183,8 @@ Arguments:
           nb::arg("sampling").none() = false,
           nb::arg("search_effort").none() = PlanOptions{}.search.effort,
           nb::arg("packing_effort").none() = PlanOptions{}.search.packing_effort,
-          nb::arg("limits_live_bytes").none() = false, nb::arg("seed").none() = 0,
+          nb::arg("limits_live_bytes").none() = false,
+          nb::arg("seconds").none() = nb::none(), nb::arg("seed").none() = 0,
           nb::arg("overhead_limit").none() = nb::none())
       .def_prop_ro("policy",
                    [](const PlanOptions& options) {
@@ -211,6 +221,8 @@ Arguments:
       .def_prop_ro("limits_live_bytes",
                    &Get<&PlanOptions::search,
                         &PlanSearchOptions::limits_live_bytes>)
+      .def_prop_ro("seconds",
+                   &Get<&PlanOptions::search, &PlanSearchOptions::seconds>)
       .def_prop_ro("seed",
                    &Get<&PlanOptions::common, &CommonOptions::seed>)
       .def_prop_ro("overhead_limit",

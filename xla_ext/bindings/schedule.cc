@@ -22,6 +22,10 @@ void BindStatistics(nb::module_& m) {
       .def_ro("compute_seconds", &Statistics::compute_seconds,
               "Every operation once.")
       .def_ro("recompute_seconds", &Statistics::recompute_seconds)
+      .def_ro("recompute_bound_seconds", &Statistics::recompute_bound_seconds,
+              "No schedule in this capacity recomputes less: how far "
+              "`recompute_seconds` is from the optimum at most. 0 unless the "
+              "search made the plan.")
       .def_prop_ro("compute_overhead", &Statistics::compute_overhead,
                    "Seconds of everything run over `compute_seconds`.")
       .def_ro("forced_evictions", &Statistics::forced_evictions,
@@ -170,14 +174,22 @@ has those that it is given: `peak_bytes`, the highest end address, and
 }
 
 std::string ReasonOf(const PlanFailure& failure) {
-  return failure.reason == PlanFailure::Reason::kOutOfMemory
-             ? "out_of_memory"
-             : "overhead_limit";
+  switch (failure.reason) {
+    case PlanFailure::Reason::kOutOfMemory:
+      return "out_of_memory";
+    case PlanFailure::Reason::kOverheadLimit:
+      return "overhead_limit";
+    case PlanFailure::Reason::kEffort:
+      return "effort";
+  }
+  return "?";
 }
 
 void BindFailure(nb::module_& m) {
   nb::class_<PlanFailure>(m, "PlanFailure", "Why there is no schedule.")
-      .def_prop_ro("reason", &ReasonOf, "\"out_of_memory\" or \"overhead_limit\".")
+      .def_prop_ro("reason", &ReasonOf,
+                   "\"out_of_memory\", \"overhead_limit\", or \"effort\" where "
+                   "neither a plan nor a reason was found in the effort.")
       .def_ro("op", &PlanFailure::op,
               "The operation that could not run; -1: placing the graph inputs.")
       .def_ro("requested_by", &PlanFailure::requested_by,

@@ -51,8 +51,9 @@ std::optional<MinimumPool> FindMinimumPool(const Graph& graph,
   // Whether there is a plan shows sooner than how good one can be.
   PlanOptions quick = options;
   quick.search.effort /= kQuicker;
-  const auto is_feasible = [&](Bytes capacity) {
-    PlanResult result = Plan(graph, capacity, quick);
+  quick.search.any_plan = true;
+  const auto is_feasible = [&](Bytes capacity, const PlanOptions& how) {
+    PlanResult result = Plan(graph, capacity, how);
     if (auto* schedule = std::get_if<Schedule>(&result)) {
       best = {.capacity = capacity,
               .schedule = std::move(*schedule),
@@ -65,7 +66,7 @@ std::optional<MinimumPool> FindMinimumPool(const Graph& graph,
 
   const LowerBound bound = FindLowerBound(graph, options.common.alignment);
   Bytes low = bound.bytes;
-  if (is_feasible(low)) {
+  if (is_feasible(low, quick) && is_feasible(low, options)) {
     best->blocking_op = bound.position;
     return best;
   }
@@ -74,22 +75,25 @@ std::optional<MinimumPool> FindMinimumPool(const Graph& graph,
   const Bytes total = TotalBytes(graph, options.common.alignment);
   Bytes high = PlanUnconstrained(graph, options).statistics.peak_bytes;
   high = std::max(high, low + options.common.alignment);
-  while (!is_feasible(high)) {
+  while (!is_feasible(high, quick)) {
     if (high >= total) return std::nullopt;
     low = high;
     high = std::min(2 * high, total);
   }
 
-  while (high - low > std::max(tolerance.value_or(low / 200),
-                               options.common.alignment)) {
+  const auto step = [&] {
+    return std::max(tolerance.value_or(low / 200), options.common.alignment);
+  };
+  while (high - low > step()) {
     const Bytes middle =
         RoundUp(low + (high - low) / 2, options.common.alignment);
     if (middle >= high) break;
-    (is_feasible(middle) ? high : low) = middle;
+    (is_feasible(middle, quick) ? high : low) = middle;
   }
-  PlanResult thorough = Plan(graph, best->capacity, options);
-  if (auto* schedule = std::get_if<Schedule>(&thorough)) {
-    best->schedule = std::move(*schedule);
+  // What is named can be planned with all of the effort, too.
+  while (high < total && !is_feasible(high, options)) {
+    low = high;
+    high = std::min(high + RoundUp(step(), options.common.alignment), total);
   }
   best->blocking_op = failure->op;
   best->failure_below = failure;

@@ -21,6 +21,9 @@ struct PlanSearchOptions {
   // a compiler that lays the tensors out itself.
   bool limits_live_bytes = false;
   std::optional<Bytes> preferred_bytes;  // See SearchOptions.
+  bool any_plan = false;  // The first that is found is good enough.
+  // Of all of a plan: it goes on until then, and ends then.
+  std::optional<double> seconds = {};
 };
 
 struct PlanOptions {

@@ -4,19 +4,18 @@
 #include <chrono>
 #include <optional>
 #include <utility>
+#include <variant>
 
+#include "core/base/deadline.h"
+#include "core/graph/bounds.h"
 #include "core/online/simulator.h"
-#include "core/packing/packing.h"
-#include "core/search/gaps.h"
-#include "core/search/rollout.h"
-#include "core/search/search.h"
-#include "core/search/static_schedule.h"
+#include "core/search/plan.h"
+#include "core/search/pool_search.h"
+#include "core/search/recomputation_bound.h"
 
 namespace coop {
 namespace {
 
-// A plan that packs badly is searched again with as much less, so often.
-constexpr int kPackingAttempts = 4;
 // Up to here the search's plan is compared with those of the other policies,
 // whose time grows faster than its own: at 50,000 operations, tens of seconds
 // for one. Beyond, they are asked only if it finds none.
@@ -25,80 +24,185 @@ constexpr OpIdx kMostOpsToCompare = 10'000;
 // Small programs are searched through long before the effort is spent.
 constexpr int64_t kEffortPerOp = 200'000;
 
-// The search limits the bytes alive; where packing them takes more than
-// `capacity`, it gets that much less.
-std::optional<Schedule> SearchInPool(const Graph& graph, Bytes capacity,
-                                     const PlanOptions& options) {
-  const Bytes alignment = options.common.alignment;
-  const bool limits_live_bytes = options.search.limits_live_bytes;
-  SearchOptions search{.common = options.common,
+// The search goes on from other plans where its first one may be so much above
+// the least recomputation, in parts of the program's seconds.
+constexpr double kNearBound = 0.002;
+// What an online planner may take in place of a plan of the search, in
+// operations run and tensors looked at.
+constexpr int64_t kOnlineSteps = 3'000'000;
+constexpr int64_t kOnlineStepsPerOp = 1'000;
+// With a deadline, also by about what it does in a second; each of them in a
+// part of the time that is left.
+constexpr double kOnlineStepsPerSecond = 30'000.0;
+// Of the seconds, what the search may take; the rest is for what comes after.
+constexpr double kSearchPartOfSeconds = 0.6;
+// Of those that are left then, what going on may take.
+constexpr double kContinuePartOfSeconds = 0.9;
+
+PlanFailure FailureBelowBound(const LowerBound& bound, Bytes capacity) {
+  return {.op = bound.position,
+          .requested_by = bound.position,
+          .requested_bytes = bound.bytes,
+          .free_bytes = capacity,
+          .largest_free_bytes = capacity,
+          .capacity = capacity};
+}
+
+class SearchPlanner {
+ public:
+  SearchPlanner(const Graph& graph, Bytes capacity, const PlanOptions& options)
+      : graph_(graph),
+        capacity_(capacity),
+        options_(options),
+        deadline_(options.search.seconds),
+        search_(graph, capacity, InPool(graph, options)) {}
+
+  PlanResult Plan() {
+    search_.Search();
+    search_.Negotiate();
+    best_ = search_.best();
+    if (IsFarFromBest() && !deadline_.IsOver()) {
+      search_.SearchBelow();
+      Offer(search_.best());
+    }
+    std::optional<Schedule> online = BestOnline();
+    if (online) {
+      search_.SearchFromSchedule(*online);
+      Offer(std::move(online));
+      Offer(search_.best());
+    }
+    const std::optional<double> limit = options_.common.overhead_limit;
+    if (!best_ && !deadline_.IsOver() &&
+        limit.value_or(kNoLimit) > SearchOptions{}.most_overhead) {
+      search_.SearchAtAnyCost();
+      Offer(search_.best());
+    }
+    if (options_.search.seconds && !options_.search.preferred_bytes) {
+      search_.Continue(Deadline(SecondsToContinue()), best_ ? Bound() : 0);
+      Offer(search_.best());
+    }
+    if (!best_) return *failure_;
+    if (!IsWithinLimit()) {
+      return PlanFailure{.reason = PlanFailure::Reason::kOverheadLimit,
+                         .capacity = capacity_};
+    }
+    best_->statistics.recompute_bound_seconds = Bound();
+    return *std::move(best_);
+  }
+
+ private:
+  static PoolSearchOptions InPool(const Graph& graph,
+                                  const PlanOptions& options) {
+    std::optional<double> seconds = options.search.seconds;
+    if (seconds) *seconds *= kSearchPartOfSeconds;
+    return {.search = {.common = options.common,
                        .effort = std::min(options.search.effort,
                                           kEffortPerOp * graph.num_ops()),
-                       .preferred_bytes = options.search.preferred_bytes};
-  Bytes live_capacity = capacity;
-  for (int attempt = 0; attempt < kPackingAttempts; ++attempt) {
-    const SearchResult found =
-        SearchDecisions(graph, live_capacity, search);
-    if (found.peak_bytes > live_capacity) return std::nullopt;
-    Rollout rollout(graph, found.gaps, alignment);
-    rollout.Run(found.decisions);
-    Schedule schedule = MakeStaticSchedule(
-        graph, found.gaps, rollout,
-        {.alignment = alignment,
-         .effort = options.search.packing_effort,
-         .seed = options.common.seed,
-         .target_peak_bytes = limits_live_bytes ? 0 : capacity});
-    if (limits_live_bytes) return schedule;
-    const Bytes above = schedule.statistics.peak_bytes - capacity;
-    if (above <= 0) {
-      schedule.capacity = capacity;
-      return schedule;
-    }
-    live_capacity -= RoundUp(above, alignment);
-    search.effort /= 2;
+                       .deadline = Deadline(seconds),
+                       .preferred_bytes = options.search.preferred_bytes},
+            .packing_effort = options.search.packing_effort,
+            .limits_live_bytes = options.search.limits_live_bytes};
   }
-  return std::nullopt;
-}
+
+  // Of the first plan that is known.
+  Seconds Bound() {
+    if (!bound_) {
+      bound_ = RecomputationBound(graph_, capacity_, options_.common.alignment,
+                                  best_->statistics.recompute_seconds);
+    }
+    return *bound_;
+  }
+
+  [[nodiscard]] bool IsWithinLimit() const {
+    const std::optional<double> limit = options_.common.overhead_limit;
+    return !limit || best_->statistics.compute_overhead() <= *limit;
+  }
+
+  [[nodiscard]] bool IsFarFromBest() {
+    if (!best_) return true;
+    // Which plans on the path do not keep.
+    if (options_.search.preferred_bytes) return false;
+    if (options_.search.any_plan && IsWithinLimit()) return false;
+    const Statistics& statistics = best_->statistics;
+    return statistics.recompute_seconds - Bound() >
+           kNearBound * statistics.compute_seconds;
+  }
+
+  // Some are left for the last packing.
+  [[nodiscard]] double SecondsToContinue() const {
+    return kContinuePartOfSeconds * *deadline_.SecondsLeft();
+  }
+
+  // If it is better.
+  void Offer(std::optional<Schedule> schedule) {
+    if (!schedule) return;
+    if (best_ && schedule->statistics.recompute_seconds >=
+                     best_->statistics.recompute_seconds) {
+      return;
+    }
+    best_ = std::move(schedule);
+  }
+
+  [[nodiscard]] int64_t OnlineSteps() const {
+    const int64_t steps = kOnlineSteps + kOnlineStepsPerOp * graph_.num_ops();
+    const std::optional<double> left = deadline_.SecondsLeft();
+    if (!left) return steps;
+    return std::min(steps, static_cast<int64_t>(*left * kOnlineStepsPerSecond));
+  }
+
+  // The best plan of the online planners, if it is better than the best so far.
+  std::optional<Schedule> BestOnline() {
+    std::optional<Schedule> online_best;
+    for (const OnlinePolicy policy :
+         {OnlinePolicy::kCoop, OnlinePolicy::kLookahead, OnlinePolicy::kDtr,
+          OnlinePolicy::kDte}) {
+      const std::optional<Schedule>& best = online_best ? online_best : best_;
+      OnlineOptions online = OnlineOptionsFor(policy, options_);
+      if (best) {
+        // Which the online policies do not know.
+        if (options_.search.preferred_bytes) break;
+        if (options_.search.any_plan && IsWithinLimit()) break;
+        if (graph_.num_ops() > kMostOpsToCompare) break;
+        const double overhead = best->statistics.compute_overhead();
+        if (overhead <= 1) break;
+        online.common.overhead_limit = overhead;
+      }
+      int64_t steps = OnlineSteps();
+      PlanResult result = Simulate(graph_, capacity_, online, &steps);
+      if (auto* schedule = std::get_if<Schedule>(&result)) {
+        if (!best || schedule->statistics.recompute_seconds <
+                         best->statistics.recompute_seconds) {
+          online_best = std::move(*schedule);
+        }
+      } else if (!failure_) {
+        failure_ = std::get<PlanFailure>(result);
+      }
+    }
+    return online_best;
+  }
+
+  const Graph& graph_;
+  const Bytes capacity_;
+  const PlanOptions& options_;
+  const Deadline deadline_;
+  PoolSearch search_;
+  std::optional<Schedule> best_;
+  std::optional<Seconds> bound_;
+  std::optional<PlanFailure> failure_;  // The first, if there is no plan.
+};
 
 PlanResult PlanBySearch(const Graph& graph, Bytes capacity,
                         const PlanOptions& options) {
   const auto start = std::chrono::steady_clock::now();
-  const std::optional<double> overhead_limit = options.common.overhead_limit;
-  std::optional<Schedule> best = SearchInPool(graph, capacity, options);
-  std::optional<PlanFailure> failure;
-  for (const OnlinePolicy policy :
-       {OnlinePolicy::kCoop, OnlinePolicy::kLookahead, OnlinePolicy::kDtr,
-        OnlinePolicy::kDte}) {
-    OnlineOptions online = OnlineOptionsFor(policy, options);
-    if (best) {
-      // Which the online policies do not know.
-      if (options.search.preferred_bytes) break;
-      if (graph.num_ops() > kMostOpsToCompare) break;
-      const double overhead = best->statistics.compute_overhead();
-      if (overhead <= 1) break;
-      online.common.overhead_limit =
-          std::min(overhead, overhead_limit.value_or(overhead));
-    }
-    PlanResult result = Simulate(graph, capacity, online);
-    if (auto* schedule = std::get_if<Schedule>(&result)) {
-      if (!best || schedule->statistics.recompute_seconds <
-                       best->statistics.recompute_seconds) {
-        best = std::move(*schedule);
-      }
-    } else if (!failure) {
-      failure = std::get<PlanFailure>(result);
-    }
+  const LowerBound bound = FindLowerBound(graph, options.common.alignment);
+  if (capacity < bound.bytes) return FailureBelowBound(bound, capacity);
+  PlanResult result = SearchPlanner(graph, capacity, options).Plan();
+  if (auto* schedule = std::get_if<Schedule>(&result)) {
+    schedule->statistics.search_seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+            .count();
   }
-  if (!best) return *failure;
-  const double overhead = best->statistics.compute_overhead();
-  if (overhead_limit && overhead > *overhead_limit) {
-    return PlanFailure{.reason = PlanFailure::Reason::kOverheadLimit,
-                       .capacity = capacity};
-  }
-  best->statistics.search_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
-          .count();
-  return std::move(*best);
+  return result;
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Random graphs through every policy and ablation, the validator as oracle; random
-// pools, windows and packings against simple checks.
+// pools, windows, packings and bodies of loops against simple checks.
 //
 //   core_fuzz [number of graphs] [first seed]
 //
@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   for (uint64_t seed = first; seed < first + count; ++seed) {
     if (!coop::FuzzPool(seed) || !coop::FuzzWindow(seed) ||
         !coop::FuzzPacking(seed) || !coop::FuzzSplits(seed) ||
-        !coop::FuzzPlans(seed, counts)) {
+        !coop::FuzzRetention(seed) || !coop::FuzzPlans(seed, counts)) {
       return EXIT_FAILURE;
     }
   }

@@ -25,6 +25,8 @@ bool FuzzWindow(uint64_t seed);
 bool FuzzPacking(uint64_t seed);
 // Parting gaps changes nothing until the parts are decided differently.
 bool FuzzSplits(uint64_t seed);
+// The corners of a loop's body, against all choices if it is small.
+bool FuzzRetention(uint64_t seed);
 
 }  // namespace coop
 

@@ -18,7 +18,8 @@ namespace {
 // why.
 class Simulator {
  public:
-  Simulator(const Graph& graph, Bytes capacity, const OnlineOptions& options);
+  Simulator(const Graph& graph, Bytes capacity, const OnlineOptions& options,
+            int64_t* steps_left);
   PlanResult Run() &&;
 
  private:
@@ -26,6 +27,7 @@ class Simulator {
   bool PlaceGraphInputs();
   bool MakeResident(std::span<const TensorIdx> wanted, OpIdx requested_by);
   bool Execute(StepKind kind, OpIdx op);
+  bool SpendSteps();
   void InformPolicy();
   void Advance(OpIdx op);
   void Unpin(TensorIdx t);
@@ -37,6 +39,8 @@ class Simulator {
 
   const Graph& graph_;
   const Bytes capacity_;
+  int64_t* const steps_left_;
+  int64_t num_examined_ = 0;  // Of what the policy looked at, already counted.
   State state_;
   RecomputeOrder recompute_order_;
   std::unique_ptr<Policy> policy_;
@@ -50,9 +54,10 @@ class Simulator {
 };
 
 Simulator::Simulator(const Graph& graph, Bytes capacity,
-                     const OnlineOptions& options)
+                     const OnlineOptions& options, int64_t* steps_left)
     : graph_(graph),
       capacity_(capacity),
+      steps_left_(steps_left),
       state_(graph, capacity, options.common.alignment),
       recompute_order_(state_),
       policy_(MakePolicy(state_, options)),
@@ -129,6 +134,7 @@ bool Simulator::Execute(StepKind kind, OpIdx op) {
                 .capacity = capacity_};
     return false;
   }
+  if (!SpendSteps()) return false;
   // Also those outputs that are resident already, if this is a recomputation:
   // evicted for a sibling's sake they would have to be made right now as well.
   for (const TensorIdx t : graph_.outputs(op)) ++tensor(t).pins;
@@ -147,6 +153,19 @@ bool Simulator::Execute(StepKind kind, OpIdx op) {
   for (const TensorIdx t : graph_.inputs(op)) Unpin(t);
   for (const TensorIdx t : graph_.outputs(op)) Unpin(t);
   return true;
+}
+
+// False if none are left.
+bool Simulator::SpendSteps() {
+  if (steps_left_ == nullptr) return true;
+  const int64_t examined = policy_->pieces_examined();
+  *steps_left_ -= 1 + examined - std::exchange(num_examined_, examined);
+  if (*steps_left_ >= 0) return true;
+  failure_ = {.reason = PlanFailure::Reason::kEffort,
+              .op = op_,
+              .requested_by = requested_by_,
+              .capacity = capacity_};
+  return false;
 }
 
 void Simulator::InformPolicy() {
@@ -215,8 +234,8 @@ bool Simulator::FailForMemory() {
 }  // namespace
 
 PlanResult Simulate(const Graph& graph, Bytes capacity,
-                    const OnlineOptions& options) {
-  return Simulator(graph, capacity, options).Run();
+                    const OnlineOptions& options, int64_t* steps_left) {
+  return Simulator(graph, capacity, options, steps_left).Run();
 }
 
 }  // namespace coop

@@ -24,8 +24,12 @@ namespace coop {
 //
 // Deterministic but for the times in Event and Statistics. The schedule is
 // valid by construction; Validate checks it independently.
+//
+// With `steps_left`, it ends as failed (kEffort) once so many steps are done,
+// operations run and tensors looked at, and says what is left of them.
 [[nodiscard]] PlanResult Simulate(const Graph& graph, Bytes capacity,
-                                  const OnlineOptions& options);
+                                  const OnlineOptions& options,
+                                  int64_t* steps_left = nullptr);
 
 }  // namespace coop
 

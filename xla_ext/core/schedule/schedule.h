@@ -74,6 +74,7 @@ struct PlanFailure {
   enum class Reason {
     kOutOfMemory,
     kOverheadLimit,  // CommonOptions::overhead_limit; the sizes are 0.
+    kEffort,         // Neither found nor ruled out; the sizes are 0.
   };
 
   Reason reason = Reason::kOutOfMemory;

@@ -22,6 +22,8 @@ struct Event {
 struct Statistics {
   Seconds compute_seconds = 0;    // Each operation once.
   Seconds recompute_seconds = 0;
+  // No schedule in this capacity recomputes less; of the search's plans only.
+  Seconds recompute_bound_seconds = 0;
   int64_t forced_evictions = 0;   // To make room.
   int64_t eager_evictions = 0;    // Evictable, released by the program.
   int64_t recomputations = 0;     // Operations run again.

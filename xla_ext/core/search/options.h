@@ -4,18 +4,29 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "core/base/common_options.h"
+#include "core/base/deadline.h"
 #include "core/base/types.h"
 
 namespace coop {
 
 struct SearchOptions {
-  // Plans above the overhead limit are not followed up.
+  // The overhead limit is not looked at: what the plan found is worth is judged
+  // by who asked for it.
   CommonOptions common;
   // Work allowed, in executions rolled out; what makes the search end. A count
   // rather than a time: the same plan on every machine.
   int64_t effort = 10'000'000;
+  Deadline deadline{std::nullopt};  // Ends it earlier.
+  // Nothing is made of a plan that takes so many times the program's time: it may
+  // be on its way to recomputations of recomputations. Far above what a user would
+  // allow, as a repair may pass through worse plans than it ends with.
+  double most_overhead = 10;
+  // By position, if not empty: so much of the capacity is not to be used while it
+  // runs, or what is made again for it.
+  std::vector<Bytes> reserved = {};
   // Keep so few bytes alive wherever no single operation needs more; the
   // capacity stays the limit. One operation that needs nearly all of a pool
   // leaves the others room that they need not use; used, it would be room for a

@@ -9,6 +9,8 @@
 
 namespace coop {
 
+inline constexpr Seconds kNoLimit = std::numeric_limits<Seconds>::infinity();
+
 // Decisions with the figures of their rollout.
 struct SearchPlan {
   Decisions decisions;

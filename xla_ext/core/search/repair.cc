@@ -13,6 +13,10 @@ constexpr int64_t kCutsPerRound = 24;
 constexpr int kMostUnblocked = 200;
 // A value is found worth keeping in rounds: what is kept changes what is made.
 constexpr int kFillRounds = 4;
+// What a repair that finishes may take beyond the effort: a second or so, and
+// some rollouts of a long program.
+constexpr int64_t kOverdraft = 20'000'000;
+constexpr int64_t kOverdraftPerOp = 200;
 
 }  // namespace
 
@@ -23,8 +27,11 @@ Repairer::Repairer(const Graph& graph, const GapTable& gaps, Bytes capacity,
       capacity_(capacity),
       preferred_(
           std::min(capacity, options.preferred_bytes.value_or(capacity))),
+      reserved_(options.reserved),
       needs_(FindNeeds(graph, options.common.alignment)),
       effort_(options.effort),
+      least_effort_(-kOverdraft - kOverdraftPerOp * graph.num_ops()),
+      deadline_(options.deadline),
       rollout_(graph, gaps, options.common.alignment),
       cuts_(graph, gaps, rollout_),
       fills_(graph, gaps, rollout_),
@@ -35,16 +42,14 @@ Repairer::Repairer(const Graph& graph, const GapTable& gaps, Bytes capacity,
   for (OpIdx op = 0; op < graph.num_ops(); ++op) {
     program_seconds_ += graph.seconds(op);
   }
-  if (options.common.overhead_limit) {
-    // Beyond, a plan is of no use; it may be on its way to quadratic work.
-    most_seconds_ = (*options.common.overhead_limit - 1) * program_seconds_;
-  }
+  most_seconds_ = (options.most_overhead - 1) * program_seconds_;
 }
 
 bool Repairer::Evaluate(SearchPlan& plan, Seconds limit) {
   const bool finished =
       rollout_.Run(plan.decisions, std::min(limit, most_seconds_));
   effort_ -= std::ssize(rollout_.executions()) + 1;
+  if (deadline_.IsOver()) effort_ = std::min(effort_, least_effort_ - 1);
   if (!finished) return false;
   plan.recompute_seconds = rollout_.recompute_seconds();
   plan.peak_bytes = rollout_.peak_bytes();
@@ -68,6 +73,7 @@ void Repairer::MeasureRoom() {
       limit = std::clamp(needs_.At(op, position), limit, capacity_);
     }
     room_[e] = limit - live[e];
+    if (!reserved_.empty()) room_[e] -= reserved_[At(executions[e].position)];
   }
 }
 
@@ -78,7 +84,7 @@ bool Repairer::Repair(SearchPlan& plan, Seconds limit, double noise,
     if (plan.IsFeasible()) return true;
     const auto found = cuts_.Find(plan.decisions, room_);
     effort_ -= std::ssize(rollout_.reads());
-    if (effort_ < 0 && !finishes) return false;
+    if (effort_ < (finishes ? least_effort_ : 0)) return false;
     if (Apply(plan, found, noise)) continue;
     if (++num_unblocked > kMostUnblocked || !Unblock(plan)) return false;
   }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/deadline.h"
 #include "core/base/types.h"
 #include "core/graph/bounds.h"
 #include "core/graph/graph.h"
@@ -39,7 +40,7 @@ class Repairer {
   // Cuts until the capacity is kept; false if that fails or exceeds `limit`.
   // The figures of `plan` are those of its decisions, unless the limit was hit.
   // With more `noise`, dearer cuts are chosen more often. A repair that
-  // `finishes` goes on even if the effort is spent.
+  // `finishes` goes on for a while if the effort is spent.
   bool Repair(SearchPlan& plan, Seconds limit, double noise,
               bool finishes = false);
 
@@ -54,6 +55,9 @@ class Repairer {
     return fills_.Find(plan.decisions);
   }
 
+  // The room of what is evaluated from now on; no bytes are preferred any more.
+  void SetCapacity(Bytes capacity) { capacity_ = preferred_ = capacity; }
+
   [[nodiscard]] const Rollout& rollout() const { return rollout_; }
   [[nodiscard]] int64_t effort() const { return effort_; }
   [[nodiscard]] Bytes preferred_bytes() const { return preferred_; }
@@ -67,10 +71,13 @@ class Repairer {
 
   const Graph& graph_;
   const GapTable& gaps_;
-  const Bytes capacity_;
+  Bytes capacity_;
   Bytes preferred_;
+  const std::vector<Bytes> reserved_;
   const Needs needs_;
   int64_t effort_;
+  const int64_t least_effort_;  // Where what finishes ends, too.
+  const Deadline deadline_;
   Seconds program_seconds_ = 0;
   Seconds most_seconds_ = std::numeric_limits<Seconds>::infinity();
   Rollout rollout_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -16,7 +15,6 @@
 namespace coop {
 namespace {
 
-constexpr Seconds kNoLimit = std::numeric_limits<Seconds>::infinity();
 // How far, relatively, a repair may be worse that starts by dropping something.
 constexpr double kMostWorse = 1.5;
 // The picks among all gaps for one that is kept.
@@ -29,6 +27,8 @@ constexpr int64_t kMostStarts = 8;
 constexpr int kMostPolished = 200;
 // The most parts that the way forward is cut into by a plan to start from.
 constexpr int64_t kMostSegments = 256;
+// How often a plan that is given is cut down to the capacity.
+constexpr int kTriesToMend = 3;
 // How often gaps are parted, each time for half of the effort that is left.
 constexpr int kSplitRounds = 2;
 // Of the effort, what a first plan from each start may not take.
@@ -51,6 +51,9 @@ class Search {
     } else {
       best_.decisions = std::move(start);
       repairer_.Evaluate(best_);
+      for (int i = 0; i < kTriesToMend && !best_.IsFeasible(); ++i) {
+        Mend(i == 0 ? 0 : 0.5);
+      }
     }
     if (!best_.IsFeasible()) Descend();
     // The preferred bytes cannot be kept everywhere: then a little more.
@@ -90,6 +93,15 @@ class Search {
       }
     }
     Consider(std::move(plan));
+  }
+
+  // Cuts from the best so far on, which may be near the capacity.
+  void Mend(double noise) {
+    SearchPlan plan{.decisions = best_.decisions};
+    repairer_.Begin();
+    repairer_.Repair(plan, kNoLimit, noise);
+    if (plan.IsFeasible()) repairer_.FillUp(plan, noise);
+    if (plan.IsBetterThan(best_)) best_ = std::move(plan);
   }
 
   void StartFromCheckpoints(int64_t reserve) {
@@ -277,13 +289,11 @@ class Search {
   bool has_dropped_ = false;  // By the last Ruin().
 };
 
-}  // namespace
-
-SearchResult SearchDecisions(const Graph& graph, Bytes capacity,
-                             const SearchOptions& options) {
-  GapTable gaps(graph);
+// From `start`, by the decisions of `gaps`, if there are any.
+SearchResult SearchInRounds(const Graph& graph, Bytes capacity,
+                            const SearchOptions& options, GapTable gaps,
+                            Decisions start) {
   SearchOptions present = options;
-  Decisions start;
   for (int round = 0;; ++round) {
     const bool is_last = round == kSplitRounds;
     present.effort = is_last ? options.effort >> round
@@ -300,6 +310,19 @@ SearchResult SearchDecisions(const Graph& graph, Bytes capacity,
       present.preferred_bytes = search.preferred_bytes();
     }
   }
+}
+
+}  // namespace
+
+SearchResult SearchDecisions(const Graph& graph, Bytes capacity,
+                             const SearchOptions& options) {
+  return SearchInRounds(graph, capacity, options, GapTable(graph), {});
+}
+
+SearchResult SearchFrom(const Graph& graph, Bytes capacity,
+                        const SearchOptions& options,
+                        const SearchResult& start) {
+  return SearchInRounds(graph, capacity, options, start.gaps, start.decisions);
 }
 
 }  // namespace coop

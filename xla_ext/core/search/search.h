@@ -27,6 +27,11 @@ struct SearchResult {
 [[nodiscard]] SearchResult SearchDecisions(const Graph& graph, Bytes capacity,
                                            const SearchOptions& options);
 
+// The same from a plan that is known: never worse, if it keeps the capacity.
+[[nodiscard]] SearchResult SearchFrom(const Graph& graph, Bytes capacity,
+                                      const SearchOptions& options,
+                                      const SearchResult& start);
+
 }  // namespace coop
 
 #endif  // COOP_CORE_SEARCH_SEARCH_H_

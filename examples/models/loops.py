@@ -1,0 +1,90 @@
+"""Loops: a recurrent network, a simulation and an accumulation, with gradients.
+
+Each is `make(policy) -> (step, arguments)`: a step of gradient descent whose first argument
+is to be donated. `policy` is of `jax.checkpoint` around the body of the loop; None: there
+is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Step = tuple[Callable, tuple]
+
+
+def recurrent(policy: Any, length: int = 2000, width: int = 64, batch: int = 32) -> Step:
+    """A gated recurrent network over many steps."""
+
+    def cell(state: jax.Array, x: jax.Array, w: dict) -> jax.Array:
+        gate = jax.nn.sigmoid(state @ w["gate"] + x)
+        return gate * state + (1 - gate) * jnp.tanh(state @ w["state"] + x)
+
+    def loss(w: dict, inputs: jax.Array) -> jax.Array:
+        def body(state, x):
+            return cell(state, x, w), None
+
+        wrapped = body if policy is None else jax.checkpoint(body, policy=policy)
+        last, _ = jax.lax.scan(wrapped, jnp.zeros((batch, width)), inputs)
+        return jnp.mean(last**2)
+
+    return descent(
+        loss,
+        {name: normal(width, width, seed=i) for i, name in enumerate(("gate", "state"))},
+        normal(length, batch, width, seed=2),
+    )
+
+
+def simulation(policy: Any, length: int = 10_000, size: int = 4096) -> Step:
+    """A wave on a ring whose speed is fitted: a differentiable simulation."""
+
+    def loss(speed: jax.Array, start: jax.Array) -> jax.Array:
+        def body(state, _):
+            height, rate = state
+            bend = jnp.roll(height, 1) + jnp.roll(height, -1) - 2 * height
+            rate = rate + 0.01 * jnp.tanh(speed) * jnp.sin(bend)
+            return (height + 0.01 * rate, rate), None
+
+        wrapped = body if policy is None else jax.checkpoint(body, policy=policy)
+        (height, _), _ = jax.lax.scan(wrapped, (start, start * 0), None, length=length)
+        return jnp.mean(height**2)
+
+    return descent(loss, normal(size), normal(size, seed=1))
+
+
+def accumulated(policy: Any, count: int = 8) -> Step:
+    """Gradients of a scanned perceptron, accumulated over microbatches."""
+    layers, width, batch = 12, 128, 256
+
+    def loss(w: tuple, x: jax.Array) -> jax.Array:
+        def body(x, w):
+            return x + jax.nn.gelu(x @ w[0]) @ w[1], None
+
+        wrapped = body if policy is None else jax.checkpoint(body, policy=policy)
+        return jnp.mean(jax.lax.scan(wrapped, x, w)[0] ** 2)
+
+    def step(w: tuple, batches: jax.Array) -> tuple[tuple, jax.Array]:
+        def micro(total, x):
+            value, grads = jax.value_and_grad(loss)(w, x)
+            return jax.tree.map(jnp.add, total, grads), value
+
+        total, values = jax.lax.scan(micro, jax.tree.map(jnp.zeros_like, w), batches)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, w, total), values.mean()
+
+    w = normal(layers, width, 4 * width), normal(layers, 4 * width, width, seed=1)
+    return step, (w, normal(count, batch, width, seed=2))
+
+
+def descent(loss: Callable, weights: Any, batch: jax.Array) -> Step:
+    def step(weights, batch):
+        value, grads = jax.value_and_grad(loss)(weights, batch)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads), value
+
+    return step, (weights, batch)
+
+
+def normal(*shape: int, seed: int = 0) -> jax.Array:
+    return 0.1 * jax.random.normal(jax.random.key(seed), shape)

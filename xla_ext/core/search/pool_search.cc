@@ -1,0 +1,286 @@
+#include "core/search/pool_search.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "core/search/decisions_of.h"
+#include "core/search/path.h"
+#include "core/search/rollout.h"
+#include "core/search/static_schedule.h"
+
+namespace coop {
+namespace {
+
+// A plan that packs badly is searched again with as much less, so often.
+constexpr int kPackingAttempts = 4;
+// So many rooms in even steps from the capacity down by a part of it, and then the
+// capacity again: where live bytes are the limit, and where what is packed has to
+// fit.
+constexpr int64_t kRoomsForLiveBytes = 3;
+constexpr double kDepthForLiveBytes = 0.05;
+constexpr int64_t kRoomsForPacking = 13;
+constexpr double kDepthForPacking = 0.13;
+// Of the effort, what the path takes, or a plan at any cost, and what each room;
+// where there is no plan yet, more.
+constexpr Bytes kPartForPath = 8;
+constexpr Bytes kPartPerRoom = 16;
+constexpr Bytes kPartPerRoomWithoutPlan = 12;
+// How often packing says where a plan takes too much, and the search mends that
+// with such a part of the effort.
+constexpr Bytes kPartPerTalk = 32;
+constexpr int kRoundsOfTalk = 8;
+// What it then keeps less, in parts of that: at first little.
+constexpr Bytes kPartOfExcess = 8;
+constexpr Bytes kPartOfExcessThen = 2;
+// Of the effort for packing, what each of the other plans gets, the quickest
+// first, and how many of them.
+constexpr int64_t kPackingPart = 8;
+constexpr int64_t kMostPacked = 40;
+// How many results are kept between two turns through the rooms.
+constexpr int64_t kMostKnown = 32;
+// Of the seconds that are left, what one packing may take.
+constexpr double kPackingPartOfSeconds = 0.3;
+
+// By position: how far above `capacity` the highest block in use then ends.
+std::vector<Bytes> BytesAbove(const Graph& graph, const Schedule& schedule,
+                              Bytes capacity) {
+  std::vector<Bytes> above(At(graph.num_ops()) + 1, 0);
+  std::vector<Bytes> of_tensor(At(graph.num_tensors()), 0);
+  std::set<TensorIdx> too_high;  // In use, and ending above the capacity.
+  const auto place = [&](TensorIdx t, Offset offset) {
+    of_tensor[At(t)] =
+        offset + RoundUp(graph.bytes(t), schedule.alignment) - capacity;
+    if (of_tensor[At(t)] > 0) too_high.insert(t);
+  };
+  for (const auto& [t, offset] : schedule.initial_placements) place(t, offset);
+  size_t placement = 0;
+  Position position = 0;
+  for (int64_t step = 0; step < std::ssize(schedule.steps); ++step) {
+    const auto& [kind, index] = schedule.steps[At(step)];
+    if (kind == StepKind::kEvict || kind == StepKind::kFree) {
+      too_high.erase(index);
+      continue;
+    }
+    for (; placement < schedule.placements.size() &&
+           schedule.placements[placement].step == step;
+         ++placement) {
+      place(schedule.placements[placement].tensor,
+            schedule.placements[placement].offset);
+    }
+    for (const TensorIdx t : too_high) {
+      above[At(position)] = std::max(above[At(position)], of_tensor[At(t)]);
+    }
+    if (kind == StepKind::kCompute) position = index + 1;
+  }
+  return above;
+}
+
+}  // namespace
+
+PoolSearch::PoolSearch(const Graph& graph, Bytes capacity,
+                       const PoolSearchOptions& options)
+    : graph_(graph), capacity_(capacity), options_(options) {}
+
+SearchOptions PoolSearch::WithPartOfEffort(Bytes parts) const {
+  SearchOptions options = options_.search;
+  options.effort /= parts;
+  return options;
+}
+
+Schedule PoolSearch::Write(const SearchResult& found,
+                           int64_t packing_effort) const {
+  const Bytes alignment = options_.search.common.alignment;
+  Rollout rollout(graph_, found.gaps, alignment);
+  rollout.Run(found.decisions);
+  std::optional<double> seconds = options_.search.deadline.SecondsLeft();
+  if (seconds) *seconds *= kPackingPartOfSeconds;
+  return MakeStaticSchedule(
+      graph_, found.gaps, rollout,
+      {.alignment = alignment,
+       .effort = packing_effort,
+       .seconds = seconds,
+       .seed = options_.search.common.seed,
+       .target_peak_bytes = options_.limits_live_bytes ? 0 : capacity_});
+}
+
+void PoolSearch::SearchAtAnyCost() {
+  SearchOptions search = WithPartOfEffort(kPartForPath);
+  search.most_overhead = std::numeric_limits<double>::infinity();
+  SearchWith(std::move(search));
+}
+
+void PoolSearch::SearchWith(SearchOptions search) {
+  Bytes live_capacity = capacity_;
+  for (int attempt = 0; attempt < kPackingAttempts; ++attempt) {
+    if (const auto left = options_.search.deadline.SecondsLeft()) {
+      search.deadline = Deadline(*left / 2);  // The rest is to pack it.
+    }
+    SearchResult found = SearchDecisions(graph_, live_capacity, search);
+    if (found.peak_bytes > live_capacity) {
+      known_.push_back(std::move(found));
+      return;
+    }
+    Schedule schedule = Write(found, options_.packing_effort);
+    const Bytes above = schedule.statistics.peak_bytes - capacity_;
+    known_.push_back(std::move(found));
+    if (options_.limits_live_bytes || above <= 0) {
+      if (!options_.limits_live_bytes) schedule.capacity = capacity_;
+      best_ = std::move(schedule);
+      return;
+    }
+    live_capacity -= RoundUp(above, search.common.alignment);
+    search.effort /= 2;
+  }
+}
+
+bool PoolSearch::Offer(const SearchResult& found, int64_t packing_effort) {
+  Schedule schedule = Write(found, packing_effort);
+  if (!options_.limits_live_bytes) {
+    if (schedule.statistics.peak_bytes > capacity_) return false;
+    schedule.capacity = capacity_;
+  }
+  best_ = std::move(schedule);
+  return true;
+}
+
+// The quickest that is known to fit; where none does, the smallest.
+const SearchResult* PoolSearch::Start(Bytes room) const {
+  const SearchResult* start = nullptr;
+  for (const SearchResult& known : known_) {
+    const auto rank = [&](const SearchResult& result) {
+      const bool fits = result.peak_bytes <= room;
+      return std::pair(fits ? 0 : result.peak_bytes,
+                       fits ? result.recompute_seconds : 0);
+    };
+    if (start == nullptr || rank(known) < rank(*start)) start = &known;
+  }
+  return start;
+}
+
+void PoolSearch::SearchBelow() {
+  const GapTable gaps(graph_);
+  for (SearchPlan& plan : PathOfPlans(graph_, gaps, capacity_,
+                                      WithPartOfEffort(kPartForPath))) {
+    known_.push_back({.gaps = gaps,
+                      .decisions = std::move(plan.decisions),
+                      .recompute_seconds = plan.recompute_seconds,
+                      .peak_bytes = plan.peak_bytes});
+  }
+  for (const Bytes room : Rooms()) {
+    if (options_.search.deadline.IsOver()) break;
+    SearchRoom(room);
+  }
+  OfferKnown();
+}
+
+void PoolSearch::Continue(const Deadline& deadline, Seconds enough) {
+  options_.search.deadline = deadline;
+  const std::vector<Bytes> rooms = Rooms();
+  while (!deadline.IsOver() && !known_.empty()) {
+    for (const Bytes room : rooms) {
+      if (!deadline.IsOver()) SearchRoom(room);
+    }
+    OfferKnown();
+    if (best_ && best_->statistics.recompute_seconds <= enough) return;
+    if (std::ssize(known_) > kMostKnown) known_.erase(known_.begin() + kMostKnown, known_.end());
+  }
+}
+
+void PoolSearch::Negotiate() {
+  if (options_.limits_live_bytes) return;
+  const SearchResult* start = Start(capacity_);
+  if (start == nullptr || start->peak_bytes > capacity_) return;
+  const SearchResult first = *start;
+  NegotiateFrom(first, kPartOfExcess);
+  NegotiateFrom(first, kPartOfExcessThen);
+}
+
+void PoolSearch::NegotiateFrom(SearchResult present, Bytes part) {
+  SearchOptions search = WithPartOfEffort(kPartPerTalk);
+  search.preferred_bytes = std::nullopt;
+  search.reserved.assign(At(graph_.num_ops()) + 1, 0);
+  for (int i = 0; i < kRoundsOfTalk && !options_.search.deadline.IsOver();
+       ++i) {
+    if (best_ && present.recompute_seconds >=
+                     best_->statistics.recompute_seconds) {
+      return;
+    }
+    Schedule schedule =
+        Write(present, options_.packing_effort / kPackingPart);
+    if (schedule.statistics.peak_bytes <= capacity_) {
+      schedule.capacity = capacity_;
+      best_ = std::move(schedule);
+      return;
+    }
+    const auto above = BytesAbove(graph_, schedule, capacity_);
+    for (size_t p = 0; p < above.size(); ++p) {
+      search.reserved[p] += RoundUp(above[p] / part, search.common.alignment);
+    }
+    ++search.common.seed;
+    present = SearchFrom(graph_, capacity_, search, present);
+    if (present.peak_bytes > capacity_) return;
+    known_.push_back(present);
+  }
+}
+
+std::vector<Bytes> PoolSearch::Rooms() const {
+  const bool packs = !options_.limits_live_bytes;
+  const int64_t num_rooms = packs ? kRoomsForPacking : kRoomsForLiveBytes;
+  const double depth = packs ? kDepthForPacking : kDepthForLiveBytes;
+  std::vector<Bytes> rooms;
+  for (int64_t i = 0; i < num_rooms; ++i) {
+    const double part = 1 - depth * static_cast<double>(i) /
+                                static_cast<double>(num_rooms - 1);
+    rooms.push_back(static_cast<Bytes>(static_cast<double>(capacity_) * part));
+  }
+  rooms.push_back(capacity_);
+  return rooms;
+}
+
+// From the best that is known for it.
+void PoolSearch::SearchRoom(Bytes room) {
+  const SearchResult* start = Start(room);
+  if (start == nullptr) return;
+  SearchOptions search =
+      WithPartOfEffort(best_ ? kPartPerRoom : kPartPerRoomWithoutPlan);
+  search.preferred_bytes = std::nullopt;
+  search.common.seed += At(++num_rooms_);
+  known_.push_back(SearchFrom(graph_, room, search, *start));
+}
+
+void PoolSearch::SearchFromSchedule(const Schedule& schedule) {
+  GapTable gaps(graph_);
+  Decisions decisions = DecisionsOf(graph_, gaps, schedule);
+  SearchResult start{.gaps = std::move(gaps), .decisions = std::move(decisions)};
+  known_.push_back(
+      SearchFrom(graph_, capacity_, WithPartOfEffort(kPartForPath), start));
+  OfferKnown();
+}
+
+// The quickest of what is known that packs, if it is quicker than the best.
+void PoolSearch::OfferKnown() {
+  std::erase_if(known_, [&](const SearchResult& known) {
+    return known.peak_bytes > capacity_;
+  });
+  std::ranges::stable_sort(known_, {}, &SearchResult::recompute_seconds);
+  const auto equal = std::ranges::unique(known_, {}, [](const auto& known) {
+    return std::pair(known.recompute_seconds, known.peak_bytes);
+  });
+  known_.erase(equal.begin(), equal.end());
+  const int64_t part = options_.limits_live_bytes ? 1 : kPackingPart;
+  int64_t num_packed = 0;
+  for (const SearchResult& known : known_) {
+    if (best_ &&
+        known.recompute_seconds >= best_->statistics.recompute_seconds) {
+      return;
+    }
+    const auto figures = std::pair(known.recompute_seconds, known.peak_bytes);
+    if (!has_packed_.insert(figures).second) continue;
+    if (++num_packed > kMostPacked) return;
+    if (options_.search.deadline.IsOver() && num_packed > 1) return;
+    if (Offer(known, options_.packing_effort / part)) return;
+  }
+}
+
+}  // namespace coop

@@ -1,0 +1,86 @@
+// The search in a pool: decisions by live bytes, and a packing of what they keep.
+#ifndef COOP_CORE_SEARCH_POOL_SEARCH_H_
+#define COOP_CORE_SEARCH_POOL_SEARCH_H_
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "core/base/deadline.h"
+#include "core/base/types.h"
+#include "core/graph/graph.h"
+#include "core/packing/packing.h"
+#include "core/schedule/schedule.h"
+#include "core/search/options.h"
+#include "core/search/search.h"
+
+namespace coop {
+
+struct PoolSearchOptions {
+  SearchOptions search;
+  int64_t packing_effort = 0;
+  // The capacity limits the bytes alive; the offsets may take more.
+  bool limits_live_bytes = false;
+};
+
+class PoolSearch {
+ public:
+  // `graph` must outlive the search.
+  PoolSearch(const Graph& graph, Bytes capacity,
+             const PoolSearchOptions& options);
+
+  // The best schedule so far that keeps the capacity.
+  [[nodiscard]] const std::optional<Schedule>& best() const { return best_; }
+
+  // The search, with less room for live bytes where packing takes more than there
+  // is, by as much.
+  void Search() { SearchWith(options_.search); }
+
+  // The same for a plan at any cost, with a part of the effort, where there is no
+  // other.
+  void SearchAtAnyCost();
+
+  // Packing says where the best plan takes more than there is, and the search
+  // keeps less there, again and again until it packs.
+  void Negotiate();
+
+  // From plans on a path down to the capacity and below, in several rooms: a plan
+  // for less room is one for more, and may be better than what was found for
+  // more, or pack where that does not. With a part of the effort.
+  void SearchBelow();
+
+  // From what is known, in the same rooms again and again, until `deadline` or a
+  // plan that recomputes no more than `enough`.
+  void Continue(const Deadline& deadline, Seconds enough);
+
+  // From a plan of another planner, with the same part of the effort.
+  void SearchFromSchedule(const Schedule& schedule);
+
+ private:
+  void SearchWith(SearchOptions search);
+  [[nodiscard]] SearchOptions WithPartOfEffort(Bytes parts) const;
+  [[nodiscard]] Schedule Write(const SearchResult& found,
+                               int64_t packing_effort) const;
+  // False if it takes too many bytes.
+  bool Offer(const SearchResult& found, int64_t packing_effort);
+  [[nodiscard]] const SearchResult* Start(Bytes room) const;
+  void NegotiateFrom(SearchResult present, Bytes part);
+  [[nodiscard]] std::vector<Bytes> Rooms() const;
+  void SearchRoom(Bytes room);
+  void OfferKnown();
+
+  const Graph& graph_;
+  const Bytes capacity_;
+  PoolSearchOptions options_;
+  std::vector<SearchResult> known_;
+  int64_t num_rooms_ = 0;  // That were searched.
+  // Figures of those of what is known that were packed.
+  std::set<std::pair<Seconds, Bytes>> has_packed_;
+  std::optional<Schedule> best_;
+};
+
+}  // namespace coop
+
+#endif  // COOP_CORE_SEARCH_POOL_SEARCH_H_
