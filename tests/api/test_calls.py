@@ -182,6 +182,7 @@ def linen_step(state, x):
     return new.replace(params=params), loss
 
 
+@pytest.mark.slow
 def test_a_train_state_with_all_that_linen_has_is_planned_as_often_as_jit_traces():
     traces = []
 

@@ -50,15 +50,17 @@ def nudged(state, dtype):
 
 # Half a minute each; `tests/search/test_loop_search.py` trains a small step.
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["transformer", "convnet", "mixer"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, "float32") for name in PROBLEMS), ("transformer", "bfloat16")],
+)
 def test_losses_over_20_steps(name, dtype):
     problem = PROBLEMS[name](jnp.dtype(dtype))
     unmodified = jax.jit(problem.train_step, donate_argnums=0)
     planned = coop_jax.remat_train_step(problem.train_step, budget="60%", donate_argnums=0)
     plan = planned.plan(problem.state, problem.batch, problem.key)
     assert plan.measured_bytes <= plan.budget_bytes
-    assert plan.recomputations  # of the bf16 mixer only moves, which are no FLOPs
+    assert plan.recomputations
     expected = train(unmodified, problem, problem.fresh_state())
     start = nudged(problem.fresh_state(), dtype)
     rounding = np.abs(train(unmodified, problem, start) - expected).max()
