@@ -81,7 +81,7 @@ def _raw(state):
     "wrap",
     [
         planned_of,
-        lambda step: planned_of(nnx.jit(step)),
+        pytest.param(lambda step: planned_of(nnx.jit(step)), marks=pytest.mark.slow),
         lambda step: planned_of(nnx.jit(step, donate_argnums=(0, 1, 2))),
         lambda step: remat_train_step(step, budget="1TiB"),
         lambda step: remat_train_step(budget="70%", planner="lookahead")(step),
@@ -148,6 +148,7 @@ def test_arrays_that_two_objects_share_are_not_donated_twice():
     assert planned(model, average, batch()) > planned(model, average, batch())
 
 
+@pytest.mark.slow
 def test_objects_by_name_in_containers_and_static_arguments():
     def step(state, *, metrics, batch, name="loss"):
         model, optimizer = state["model"], state["optimizer"]
@@ -217,6 +218,7 @@ def test_inside_of_another_nnx_jit():
     assert_trained_alike(expected, trained(outer, made()))
 
 
+@pytest.mark.slow
 def test_abstract_objects_are_enough_to_plan():
     def on_shapes():
         return nnx.eval_shape(made)

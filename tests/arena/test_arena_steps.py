@@ -125,6 +125,7 @@ def test_the_picture_of_a_run_is_that_of_its_plan(tmp_path):
     assert (tmp_path / "run.png").read_bytes() == (tmp_path / "plan.png").read_bytes()
 
 
+@pytest.mark.slow
 def test_it_prints():
     weights, x = mlp_arguments()
     step = arena_step(mlp_step, arena_debug=True)
@@ -188,6 +189,7 @@ def test_static_and_named_arguments():
     assert len(planned.arena_stats().events)
 
 
+@pytest.mark.slow
 def test_names_hold_for_arguments_by_position():
     """As for `jax.jit`, which finds their positions in the signature."""
     weights, x = mlp_arguments()
@@ -217,6 +219,7 @@ def test_a_step_that_fits_as_written_has_no_arena():
     assert len(step.arena_stats().events) == 0
 
 
+@pytest.mark.slow
 def test_the_environment_variable_turns_checked_mode_on(monkeypatch):
     weights, x = mlp_arguments()
     monkeypatch.setenv("COOP_JAX_ARENA_DEBUG", "1")

@@ -148,6 +148,7 @@ def copied_weights(compiled):
     return [size for size in sizes if size >= SMALL_OVERWRITE_BYTES]
 
 
+@pytest.mark.slow
 def test_on_a_cpu_no_weight_is_copied():
     """XLA would copy at the first operation what it can't see to be read in time."""
     step, _ = small_transformer()

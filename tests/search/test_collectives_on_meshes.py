@@ -108,7 +108,7 @@ def equal(compiled, others, args):
 @pytest.mark.parametrize(
     "style",
     [
-        pytest.param(style, marks=pytest.mark.slow if style in ("data", "tensor") else ())
+        pytest.param(style, marks=() if style in ("fsdp", "both") else pytest.mark.slow)
         for style in STYLES
     ],
 )

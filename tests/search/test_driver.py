@@ -58,6 +58,7 @@ def test_what_is_expected_to_miss_is_not_compiled(made, percent):
     assert all(c.planned_bytes <= budget for c in compiled)
 
 
+@pytest.mark.slow
 def test_tighter_budgets_recompute_more(made):
     total = made[2].total_bytes
     seconds = [
@@ -91,6 +92,7 @@ def test_the_same_plan_is_compiled_once(made):
     assert len(compiled) == found.num_compilations
 
 
+@pytest.mark.slow
 def test_the_smallest_budget_named_is_the_smallest_that_works(made):
     with pytest.raises(InfeasibleBudgetError) as caught:
         search(made)[0].run(1000)

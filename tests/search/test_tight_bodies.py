@@ -100,13 +100,18 @@ def bytes_of(step):
 @pytest.mark.parametrize(
     "step",
     [
-        accumulated,
         trained,
-        in_two_loops,
         with_printing,
         *(
             pytest.param(step, marks=pytest.mark.slow)
-            for step in (trained_backwards, counted, with_dropout, several_models)
+            for step in (
+                accumulated,
+                in_two_loops,
+                trained_backwards,
+                counted,
+                with_dropout,
+                several_models,
+            )
         ),
     ],
 )
@@ -125,6 +130,7 @@ def test_bodies_of_unpaired_loops_are_planned(step):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_smallest_budget_that_is_named_works():
     with pytest.raises(InfeasibleBudgetError) as caught:
         remat_train_step(trained, budget=1).plan(*arguments())
@@ -145,7 +151,10 @@ def tight_bodies(step, *args):
     return traced.program, bodies
 
 
-@pytest.mark.parametrize("step", [accumulated, with_dropout, in_two_loops])
+@pytest.mark.parametrize(
+    "step",
+    [accumulated, in_two_loops, pytest.param(with_dropout, marks=pytest.mark.slow)],
+)
 def test_programs_with_tight_bodies_give_the_same_results(step):
     program, bodies = tight_bodies(step, *arguments())
     leaves = jax.tree.leaves(arguments())
