@@ -176,12 +176,18 @@ def plan_graph(
     if isinstance(result, Schedule):
         return _as_promised(graph, result, pool_bytes, chosen)
     if result.reason == "overhead_limit":
+        plan = f"operation {result.op} would start later"
+        if result.op < 0:
+            plan = "every plan that was found takes longer"
         why = (
-            f"operation {result.op} would start later than {chosen.overhead_limit:g} "
-            "times the program's seconds (`overhead_limit`)"
+            f"{plan} than {chosen.overhead_limit:g} times the program's seconds "
+            "(`overhead_limit`)"
         )
     elif result.reason == "effort":
-        why = "no plan was found with this `search_effort`"
+        why = (
+            "no plan was found, and none ruled out, with this `search_effort` and "
+            "`seconds`; raise them"
+        )
     else:
         why = (
             f"operation {result.op} asks for {result.requested_bytes} bytes where "

@@ -135,3 +135,38 @@ def test_a_plan_that_is_proven_ends_a_search():
 def test_seconds_are_positive(seconds):
     with pytest.raises(ValueError, match="PlanOptions: `seconds` must be positive, got"):
         planning.PlanOptions(seconds=seconds)
+
+
+def test_without_time_nothing_is_ruled_out():
+    graph = random_graphs.dense(300, 0)
+    room = planning.lower_bound(graph)[0]
+    with pytest.raises(
+        planning.InfeasiblePoolError,
+        match=r"no plan was found, and none ruled out, with this `search_effort` and "
+        rf"`seconds`; raise them. Got {room}. Ask `planning.minimum_pool`",
+    ):
+        planning.plan_graph(graph, room, seconds=1e-6)
+
+
+def test_a_limit_below_every_plan_is_named():
+    graph = random_graphs.chain(80, 3)
+    room = int(0.6 * peak_of(graph))
+    with pytest.raises(
+        planning.InfeasiblePoolError,
+        match=r"every plan that was found takes longer than 1 times the program's seconds "
+        r"\(`overhead_limit`\)",
+    ):
+        planning.plan_graph(graph, room, overhead_limit=1)
+
+
+@pytest.mark.parametrize("family", random_graphs.FAMILIES)
+@pytest.mark.parametrize("share", [0.5, 0.4, 0.3])
+def test_a_limit_ends_no_start(family, share):
+    """Neither the search's plans nor those of the online planners, where it finds none."""
+    graph = random_graphs.FAMILIES[family](60, 7)
+    room = int(share * peak_of(graph))
+    free = seconds_of(_ext.plan(graph, room, options()))
+    overhead = 1 + free / float(graph.op_seconds.sum())
+    for limit in (1.2, 3.0, 9.0):
+        limited = seconds_of(_ext.plan(graph, room, options(overhead_limit=limit)))
+        assert limited == (free if overhead <= limit else np.inf)

@@ -86,7 +86,9 @@ class SearchPlanner {
       return PlanFailure{.reason = PlanFailure::Reason::kOverheadLimit,
                          .capacity = capacity_};
     }
-    best_->statistics.recompute_bound_seconds = Bound();
+    if (!options_.search.any_plan) {
+      best_->statistics.recompute_bound_seconds = Bound();
+    }
     return *std::move(best_);
   }
 
@@ -158,6 +160,8 @@ class SearchPlanner {
           OnlinePolicy::kDte}) {
       const std::optional<Schedule>& best = online_best ? online_best : best_;
       OnlineOptions online = OnlineOptionsFor(policy, options_);
+      // The caller's judges at the end: a plan above it is one to go on from.
+      online.common.overhead_limit = std::nullopt;
       if (best) {
         // Which the online policies do not know.
         if (options_.search.preferred_bytes) break;
