@@ -56,7 +56,7 @@ def read(text: str) -> dict[str, tuple[str, Points]]:
         is_measured = "measured ×" in names
         time = names.index("measured ×" if is_measured else "modelled ×")
         label = "time, as written = 1, " + ("measured" if is_measured else "modelled")
-        points = {line[0]: (float(line[1]), float(line[time])) for line in lines}
+        points = {line[0]: (float(line[1]), float(line[time].split()[0])) for line in lines}
         found[title] = label, points
     return found
 

@@ -7,8 +7,10 @@ Rows: the step as written, every `jax.checkpoint` policy for the body of its loo
 coop_jax at the bytes of each policy, half way between, and at the smallest budget; or at a
 number of budgets from 95 % of the step as written to the smallest, evenly on a logarithmic
 scale. *Modelled ×* is the time model of `coop_jax.compare`, relative to the step as
-written. On CPU all versions run in turns, and *measured ×* is of medians; without it if
-the runs of one version differ by more than a tenth. `--plot` draws the committed tables.
+written. On CPU all versions run in turns, every other turn backwards; *measured ×* is the
+median over the turns of a version's time relative to the step as written in the same
+turn, with the quartiles. Rows with one and the same plan are timed once. `--plot` draws
+the committed tables.
 """
 
 from __future__ import annotations
@@ -55,9 +57,8 @@ POLICIES = {
     ),
 }
 RESULTS = pathlib.Path(__file__).parent / "results"
-ROUNDS = 7
+ROUNDS = 11
 LARGEST_BUDGET = 0.95
-LARGEST_SPREAD = 0.1
 
 
 @dataclasses.dataclass
@@ -71,11 +72,11 @@ class Row:
     note: str = ""
     seconds: list[float] = dataclasses.field(default_factory=list)
 
-    @property
-    def spread(self) -> float:
-        """The range of the measured times relative to their median."""
-        median = statistics.median(self.seconds)
-        return (max(self.seconds) - min(self.seconds)) / median
+    def measured(self, unmodified: Row) -> str:
+        """The median of the times relative to those of another row, and the quartiles."""
+        pairs = zip(self.seconds, unmodified.seconds, strict=True)
+        low, median, high = statistics.quantiles([a / b for a, b in pairs], n=4)
+        return f"{median:.2f} ({low:.2f} to {high:.2f})"
 
 
 def decoder(sizes: DecoderSizes) -> Callable[[Any], Step]:
@@ -216,27 +217,29 @@ def described(loop: Any) -> str:
     )
 
 
-def measure(rows: Sequence[Row], args: tuple) -> bool:
-    """Runs all versions in turns; whether the runs of each are near to each other. Stops
-    at the first that are not."""
+def measure(rows: Sequence[Row], args: tuple) -> None:
+    """Runs all versions in turns."""
+    timed: dict[tuple, Row] = {}
+    for row in rows:
+        timed.setdefault((row.total_bytes, row.modelled_seconds, row.note), row)
     for turn in range(1 + ROUNDS):
-        for row in rows:
+        for row in list(timed.values())[:: -1 if turn % 2 else 1]:
             copies = jax.tree.map(jnp.copy, args)
             jax.block_until_ready(copies)
             start = time.perf_counter()
             jax.block_until_ready(row.compiled(*copies))
             if turn:  # the first turn touches fresh memory
                 row.seconds.append(time.perf_counter() - start)
-                if row.spread > LARGEST_SPREAD:
-                    progress(f"{row.name}: {', '.join(f'{s:.3f}' for s in row.seconds)} s")
-                    return False
-    return True
+    for row in rows:
+        row.seconds = timed[row.total_bytes, row.modelled_seconds, row.note].seconds
 
 
 def table(target: str, name: str, num_budgets: int | None) -> str:
     versions = Versions(target, STEPS[target][name])
     rows = rows_of(versions, num_budgets)
-    is_timed = target == "cpu" and measure(rows, versions.args)
+    is_timed = target == "cpu"
+    if is_timed:
+        measure(rows, versions.args)
     columns = ["version", "XLA's bytes, MiB", "modelled ×", "iterations"]
     if is_timed:
         columns.insert(3, "measured ×")
@@ -245,12 +248,9 @@ def table(target: str, name: str, num_budgets: int | None) -> str:
         modelled = row.modelled_seconds / rows[0].modelled_seconds
         cells = [row.name, f"{row.total_bytes / 2**20:.1f}", f"{modelled:.3f}", row.note]
         if is_timed:
-            first = statistics.median(rows[0].seconds)
-            cells.insert(3, f"{statistics.median(row.seconds) / first:.2f}")
+            cells.insert(3, row.measured(rows[0]))
         shown.append(cells)
-    note = "\n\nNot timed: the machine was shared."
-    remark = note if target == "cpu" and not is_timed else ""
-    return f"### {name}\n\n{markdown(shown, columns)}{remark}"
+    return f"### {name}\n\n{markdown(shown, columns)}"
 
 
 def main() -> None:
