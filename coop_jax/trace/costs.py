@@ -33,8 +33,8 @@ _MOVES = frozenset(
     "broadcast_in_dim iota pad rev slice transpose concatenate dynamic_slice "
     "sharding_constraint split stack unstack".split()
 )
-_TRANSCENDENTAL_OPERATIONS = 10
-_RANDOM_BITS_OPERATIONS = 100  # threefry2x32: 20 rounds of about 5 operations a word
+TRANSCENDENTAL_OPERATIONS = 10
+RANDOM_BITS_OPERATIONS = 100  # threefry2x32: 20 rounds of about 5 operations a word
 
 
 def aval_bytes(aval: Any) -> int:
@@ -99,9 +99,9 @@ def flops(eqn: Any) -> int:
     if nested and not name.startswith(("reduce", "scatter", "arg", "sort")):
         return sum(map(_body_flops, nested))
     if name in ("random_bits", "threefry2x32"):
-        return _RANDOM_BITS_OPERATIONS * _elements(eqn.outvars)
+        return RANDOM_BITS_OPERATIONS * _elements(eqn.outvars)
     if name in _TRANSCENDENTAL:
-        return _TRANSCENDENTAL_OPERATIONS * _elements(eqn.outvars)
+        return TRANSCENDENTAL_OPERATIONS * _elements(eqn.outvars)
     if name in VIEWS or name in _MOVES:
         return 0
     return max(_elements([v]) for v in [*eqn.outvars, *eqn.invars])

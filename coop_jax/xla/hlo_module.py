@@ -7,6 +7,7 @@ the stored values follow from are decoded.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from coop_jax.xla.protobuf_wire import fields, integers, repeated
 
@@ -15,10 +16,15 @@ _ALIASES_ENTRIES, _ALIAS_OUTPUT_INDEX = 1, 1
 _SCHEDULE_SEQUENCES, _MAP_KEY, _MAP_VALUE, _SEQUENCE_INSTRUCTIONS = 1, 1, 2, 1
 _COMPUTATION_INSTRUCTIONS, _COMPUTATION_ID, _COMPUTATION_ROOT_ID = 2, 5, 6
 _INSTRUCTION_NAME, _INSTRUCTION_OPCODE, _INSTRUCTION_SHAPE = 1, 2, 3
-_INSTRUCTION_METADATA, _INSTRUCTION_TUPLE_INDEX = 7, 13
+_INSTRUCTION_METADATA, _INSTRUCTION_LITERAL, _INSTRUCTION_PARAMETER = 7, 8, 9
+_INSTRUCTION_TUPLE_INDEX = 13
+_INSTRUCTION_WINDOW, _INSTRUCTION_CONVOLUTION, _INSTRUCTION_PRODUCT = 15, 16, 30
+_INSTRUCTION_TARGET = 28
 _INSTRUCTION_ID, _INSTRUCTION_OPERANDS, _INSTRUCTION_CALLED = 35, 36, 38
 _INSTRUCTION_BACKEND_CONFIG, _INSTRUCTION_ALIASING = 43, 74
 _METADATA_OP_NAME = 2
+# Bytes of an encoded scalar with its shape; arrays are not needed.
+_SMALL_LITERAL = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,6 +37,12 @@ class Instruction:
         tuple_index: the element that a get-tuple-element takes.
         backend_config: notes of the platform's own passes, text or bytes.
         aliasing: results that share an operand's memory, still encoded.
+        parameter: the position of a parameter.
+        window, convolution, product: the numbers of a convolution or product, still
+            encoded (`xla.Window`, `xla.ConvolutionDimensionNumbers`,
+            `xla.DotDimensionNumbers`).
+        target: what a custom call calls.
+        literal: a constant's value, still encoded; left out where it is large.
     """
 
     name: str
@@ -43,6 +55,12 @@ class Instruction:
     tuple_index: int = 0
     backend_config: bytes = b""
     aliasing: tuple[bytes, ...] = ()
+    parameter: int = 0
+    window: bytes = b""
+    convolution: bytes = b""
+    product: bytes = b""
+    target: str = ""
+    literal: bytes = b""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,33 +116,45 @@ def read_module(data: bytes) -> HloModule:
     return HloModule(instructions, roots, entry, sequences, frozenset(aliased))
 
 
+# The attribute of an instruction that a field gives as it is.
+_PLAIN = {
+    _INSTRUCTION_SHAPE: "shape",
+    _INSTRUCTION_TUPLE_INDEX: "tuple_index",
+    _INSTRUCTION_BACKEND_CONFIG: "backend_config",
+    _INSTRUCTION_PARAMETER: "parameter",
+    _INSTRUCTION_WINDOW: "window",
+    _INSTRUCTION_CONVOLUTION: "convolution",
+    _INSTRUCTION_PRODUCT: "product",
+}
+
+
 def _read_instruction(data: bytes, computation: int) -> tuple[int, Instruction]:
     """An instruction with its id."""
-    name = opcode = op_name = ""
-    number = tuple_index = 0
-    shape = backend_config = b""
+    name = opcode = op_name = target = ""
+    number = 0
     operands: list[int] = []
     called: list[int] = []
     aliasing: list[bytes] = []
+    plain: dict[str, Any] = {}
     for field, value in fields(data):
-        if field == _INSTRUCTION_NAME:
+        if field in _PLAIN:
+            plain[_PLAIN[field]] = value
+        elif field == _INSTRUCTION_NAME:
             name = value.decode()
         elif field == _INSTRUCTION_OPCODE:
             opcode = value.decode()
-        elif field == _INSTRUCTION_SHAPE:
-            shape = value
         elif field == _INSTRUCTION_ID:
             number = value
-        elif field == _INSTRUCTION_TUPLE_INDEX:
-            tuple_index = value
         elif field == _INSTRUCTION_OPERANDS:
             operands += integers(value)
         elif field == _INSTRUCTION_CALLED:
             called += integers(value)
-        elif field == _INSTRUCTION_BACKEND_CONFIG:
-            backend_config = value
         elif field == _INSTRUCTION_ALIASING:
             aliasing.append(value)
+        elif field == _INSTRUCTION_TARGET:
+            target = value.decode()
+        elif field == _INSTRUCTION_LITERAL and len(value) <= _SMALL_LITERAL:
+            plain["literal"] = value
         elif field == _INSTRUCTION_METADATA:
             for inner, inner_value in fields(value):
                 if inner == _METADATA_OP_NAME:
@@ -136,8 +166,7 @@ def _read_instruction(data: bytes, computation: int) -> tuple[int, Instruction]:
         computation,
         tuple(operands),
         tuple(called),
-        shape,
-        tuple_index,
-        backend_config,
-        tuple(aliasing),
+        aliasing=tuple(aliasing),
+        target=target,
+        **plain,
     )

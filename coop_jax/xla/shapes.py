@@ -65,6 +65,13 @@ def dimensions_of(array: bytes) -> tuple[int, ...]:
     return tuple(itertools.chain.from_iterable(found))
 
 
+def element_bits(shape: bytes) -> int:
+    """Bits of an element of the first array in a shape."""
+    _, array = next(leaves(shape))
+    kinds = [value for field, value in fields(array) if field == _SHAPE_ELEMENT_TYPE]
+    return _BITS.get(kinds[-1], 0) if kinds else 0
+
+
 def sizes_of(shape: bytes) -> tuple[int, int, tuple[int, ...]]:
     """Bytes of an array: in main memory, in other memory such as VMEM, and in the program.
 

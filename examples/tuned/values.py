@@ -261,14 +261,14 @@ VALUES = (
     ),
     Tuned(
         "trace.costs",
-        "_TRANSCENDENTAL_OPERATIONS",
+        "TRANSCENDENTAL_OPERATIONS",
         "operations for an element of `exp`, `tanh` and the like",
         ARGUMENT,
         "graph",
     ),
     Tuned(
         "trace.costs",
-        "_RANDOM_BITS_OPERATIONS",
+        "RANDOM_BITS_OPERATIONS",
         "operations for a word of random bits: those of threefry2x32",
         ARGUMENT,
         "graph",
@@ -481,9 +481,29 @@ OTHER_NUMBERS = {
     "pipeline": {"_OF_UNMODIFIED"},
     "plan.named_graph": {"MOST_BYTES", "MOST_BYTES_OF_ONE", "MOST_SECONDS"},
     "plan.packed_blocks": {"_UNBOUNDED_EFFORT"},
-    "targets": {"HEAP_ALIGNMENT", "TPU_ALIGNMENT", "_CPU", "_ROWS"},
+    # No plan depends on the launches and rates of the executables' seconds.
+    "targets": {
+        "HEAP_ALIGNMENT",
+        "TPU_ALIGNMENT",
+        "_CPU",
+        "_LAUNCH_SECONDS",
+        "_MATRIX_TO_VECTOR",
+        "_ROWS",
+    },
     "xla.buffers_from_schedule": {"_RESULT_PART"},
-    "xla.hlo_module": {"_METADATA_OP_NAME"},
+    "xla.hlo_module": {
+        "_INSTRUCTION_TARGET",
+        "_INSTRUCTION_TUPLE_INDEX",
+        "_METADATA_OP_NAME",
+        "_SMALL_LITERAL",
+    },
+    "xla.loop_trips": {"_LITERAL_INTEGERS"},
     "xla.memory_figures": {"UNKNOWN_BYTES", "_SUFFIXES"},
+    "xla.product_flops": {
+        "_LIBRARY_CONVOLUTIONS",
+        "_PRODUCT_CONTRACTED",
+        "_WINDOW_DIMENSIONS",
+    },
     "xla.shapes": {"_BITS", "_MAIN_MEMORY"},
+    "xla.touched_bytes": {"_UPDATES"},
 }

@@ -1,0 +1,164 @@
+"""Executable seconds: the time of a compiled step, from the instructions it consists of.
+
+One function for any version of a step: as written, under a policy, planned. Every
+instruction of the schedule takes the longer of its arithmetic at the target's rates and of
+its traffic with main memory, and a launch; a loop as often as it iterates. So what fuses
+into its reader costs little, and what a fence stores, transposes or tears apart is counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from coop_jax.targets import Target
+from coop_jax.trace.costs import RANDOM_BITS_OPERATIONS, TRANSCENDENTAL_OPERATIONS
+from coop_jax.xla.buffer_assignment import published_module
+from coop_jax.xla.hlo_module import HloModule, Instruction
+from coop_jax.xla.loop_trips import loop_trips
+from coop_jax.xla.product_flops import product_flops
+from coop_jax.xla.shapes import dimensions_of, element_bits, leaves
+from coop_jax.xla.touched_bytes import FREE, TouchedBytes
+
+_TRANSCENDENTAL = frozenset(
+    "atan2 cbrt cosine erf exponential exponential-minus-one log log-plus-one logistic "
+    "power rsqrt sine sqrt tan tanh".split()
+)
+_ARITHMETIC = frozenset(
+    "abs add and ceil clamp compare convert divide floor maximum minimum multiply negate "
+    "not or popcnt remainder round-nearest-afz round-nearest-even select shift-left "
+    "shift-right-arithmetic shift-right-logical sign subtract xor".split()
+)
+_REDUCTIONS = frozenset("reduce reduce-window sort select-and-scatter".split())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """What an executable does in one run, on one device.
+
+    Attributes:
+        seconds: modelled seconds on a target.
+        product_flops: floating point operations of products and convolutions.
+        touched_bytes: bytes read from main memory and written to it.
+        launches: instructions that run, iterations of loops counted.
+    """
+
+    seconds: float = 0.0
+    product_flops: int = 0
+    touched_bytes: int = 0
+    launches: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.seconds + other.seconds,
+            self.product_flops + other.product_flops,
+            self.touched_bytes + other.touched_bytes,
+            self.launches + other.launches,
+        )
+
+    def times(self, count: int) -> Work:
+        """The work of so many runs."""
+        return Work(
+            self.seconds * count,
+            self.product_flops * count,
+            self.touched_bytes * count,
+            self.launches * count,
+        )
+
+
+def executable_work(compiled: Any, target: Target) -> Work | None:
+    """What a compiled step does.
+
+    Arguments:
+        compiled: a `jax.stages.Compiled`, for a device that may be absent.
+        target: the device's rates.
+
+    Returns:
+        None where the platform does not publish its module.
+    """
+    module = published_module(compiled)
+    return module and module_work(module, target)
+
+
+def module_work(module: HloModule, target: Target) -> Work:
+    """What an optimized module does.
+
+    Arguments:
+        module: it; scheduled, or with its instructions in an order of execution.
+        target: the device's rates.
+    """
+    return _Pricing(module, target).of_computation(module.entry)
+
+
+class _Pricing:
+    def __init__(self, module: HloModule, target: Target) -> None:
+        self._module = module
+        self._target = target
+        self._touched = TouchedBytes(module)
+        self._known: dict[int, Work] = {}
+
+    def of_computation(self, computation: int) -> Work:
+        known = self._known.get(computation)
+        if known is None:
+            known = sum(map(self._of, self._touched.body(computation)), Work())
+            self._known[computation] = known
+        return known
+
+    def _of(self, instruction: Instruction) -> Work:
+        opcode = instruction.opcode
+        if opcode in FREE:
+            return Work()
+        if opcode == "while":
+            both = sum(map(self.of_computation, instruction.called), Work())
+            return both.times(loop_trips(self._module, instruction) or 1)
+        if opcode in ("call", "async-start"):
+            return sum(map(self.of_computation, instruction.called), Work())
+        if opcode == "conditional":
+            branches = map(self.of_computation, instruction.called)
+            return max(branches, key=lambda work: work.seconds)
+        return self._of_kernel(instruction)
+
+    def _of_kernel(self, instruction: Instruction) -> Work:
+        target = self._target
+        arithmetic, flops = 0.0, 0
+        for inner in self._kernel(instruction):
+            products = product_flops(self._module, inner)
+            if products:
+                flops += products
+                operand = self._module.instructions[inner.operands[0]]
+                arithmetic += products / target.matrix_rate(
+                    element_bits(operand.shape) // 8
+                )
+            else:
+                arithmetic += self._operations(inner) / target.vector_rate
+        touched = self._touched.of(instruction)
+        seconds = max(arithmetic, touched / target.bytes_per_second)
+        return Work(seconds + target.launch_seconds, flops, touched, 1)
+
+    def _kernel(self, instruction: Instruction) -> Iterator[Instruction]:
+        if instruction.opcode != "fusion":
+            yield instruction
+            return
+        for computation in instruction.called:
+            for inner in self._touched.body(computation):
+                yield from self._kernel(inner)
+
+    def _operations(self, instruction: Instruction) -> int:
+        """Operations of anything but a product."""
+        opcode = instruction.opcode
+        if opcode in _REDUCTIONS:
+            operand = self._module.instructions[instruction.operands[0]]
+            return _elements(operand.shape)
+        if opcode in _ARITHMETIC:
+            return _elements(instruction.shape)
+        if opcode in _TRANSCENDENTAL:
+            return TRANSCENDENTAL_OPERATIONS * _elements(instruction.shape)
+        if opcode == "rng-bit-generator":
+            return RANDOM_BITS_OPERATIONS * _elements(instruction.shape)
+        return 0
+
+
+def _elements(shape: bytes) -> int:
+    return sum(math.prod(dimensions_of(array)) for _, array in leaves(shape))
