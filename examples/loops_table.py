@@ -6,11 +6,12 @@
 Rows: the step as written, every `jax.checkpoint` policy for the body of its loop, and
 coop_jax at the bytes of each policy, half way between, and at the smallest budget; or at a
 number of budgets from 95 % of the step as written to the smallest, evenly on a logarithmic
-scale. *Modelled ×* is the time model of `coop_jax.compare`, relative to the step as
-written. On CPU all versions run in turns, every other turn backwards; *measured ×* is the
-median over the turns of a version's time relative to the step as written in the same
-turn, with the quartiles. Rows with one and the same plan are timed once. `--plot` draws
-the committed tables.
+scale. *Modelled ×* is the time of the instructions that the executable consists of, at the
+target's rates (`coop_jax.xla.executable_seconds`), relative to the step as written, and
+*FLOPs ×* their products alone. On CPU all versions run in turns, every other turn
+backwards; *measured ×* is the median over the turns of a version's time relative to the
+step as written in the same turn, with the quartiles. Rows with one and the same plan are
+timed once. `--plot` draws the committed tables.
 """
 
 from __future__ import annotations
@@ -41,11 +42,10 @@ from models.scanned_transformer import TransformerSizes, scanned_transformer_pro
 
 import coop_jax
 from coop_jax import InfeasibleBudgetError
-from coop_jax.comparison.recompute_counts import executed
-from coop_jax.comparison.time_model import TimeModel
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.targets import target_of
+from coop_jax.targets import named
 from coop_jax.xla import absent_devices
+from coop_jax.xla.executable_seconds import Work, executable_work
 from coop_jax.xla.memory_figures import memory_figures
 
 POLICIES = {
@@ -68,7 +68,7 @@ class Row:
     name: str
     total_bytes: int
     compiled: Any
-    modelled_seconds: float
+    work: Work
     note: str = ""
     seconds: list[float] = dataclasses.field(default_factory=list)
 
@@ -131,13 +131,7 @@ class Versions:
         if target != "cpu":
             args = absent_devices.placed(args, absent_devices.named_device(target))
         self.args = args
-        traced = self._traced(self.step)
-        self._donated = traced.program.donated
-        unmodified = self._executed(traced.traced)
-        # The values that are stored around the loops are those of rules: no version is
-        # compiled once more for its price.
-        device = target_of(traced.device())
-        self._model = TimeModel(unmodified, lambda program: None, device)
+        self._target = named(target)
 
     def under(self, name: str, policy: Any) -> Row:
         """The step under a policy."""
@@ -147,7 +141,7 @@ class Versions:
         compiled = traced.compile_lowered(traced.lower_as_written())
         total_bytes = memory_figures(compiled).total_bytes
         progress(f"{name}: {total_bytes}")
-        return Row(name, total_bytes, compiled, self._seconds(traced.traced))
+        return Row(name, total_bytes, compiled, self._work(compiled))
 
     def planned(self, budget: int) -> Row:
         """The step under a budget."""
@@ -157,11 +151,12 @@ class Versions:
         took = time.perf_counter() - start
         assert plan.measured_bytes is not None
         assert plan.measured_bytes <= budget, "a budget was exceeded"
+        compiled = fitted.lower(*self.args).compile()
         row = Row(
             f"coop_jax, {budget / 2**20:.1f} MiB",
             plan.measured_bytes,
-            fitted.lower(*self.args).compile(),
-            self._seconds(fitted.trace(*self.args)),
+            compiled,
+            self._work(compiled),
             "; ".join(map(described, plan.loops)),
         )
         progress(f"budget {budget}: {plan.measured_bytes}, planned in {took:.0f} s")
@@ -179,11 +174,10 @@ class Versions:
     def _traced(self, step: Callable) -> TracedStep:
         return TracedStep.trace(step, {"donate_argnums": 0}, self.args, {})
 
-    def _executed(self, traced: Any) -> Any:
-        return executed(traced.jaxpr, self._donated)
-
-    def _seconds(self, traced: Any) -> float:
-        return self._model.seconds(self._executed(traced))
+    def _work(self, compiled: Any) -> Work:
+        work = executable_work(compiled, self._target)
+        assert work is not None
+        return work
 
 
 def rows_of(versions: Versions, num_budgets: int | None) -> list[Row]:
@@ -221,7 +215,7 @@ def measure(rows: Sequence[Row], args: tuple) -> None:
     """Runs all versions in turns."""
     timed: dict[tuple, Row] = {}
     for row in rows:
-        timed.setdefault((row.total_bytes, row.modelled_seconds, row.note), row)
+        timed.setdefault((row.total_bytes, row.work, row.note), row)
     for turn in range(1 + ROUNDS):
         for row in list(timed.values())[:: -1 if turn % 2 else 1]:
             copies = jax.tree.map(jnp.copy, args)
@@ -231,7 +225,7 @@ def measure(rows: Sequence[Row], args: tuple) -> None:
             if turn:  # the first turn touches fresh memory
                 row.seconds.append(time.perf_counter() - start)
     for row in rows:
-        row.seconds = timed[row.total_bytes, row.modelled_seconds, row.note].seconds
+        row.seconds = timed[row.total_bytes, row.work, row.note].seconds
 
 
 def table(target: str, name: str, num_budgets: int | None) -> str:
@@ -240,15 +234,18 @@ def table(target: str, name: str, num_budgets: int | None) -> str:
     is_timed = target == "cpu"
     if is_timed:
         measure(rows, versions.args)
-    columns = ["version", "XLA's bytes, MiB", "modelled ×", "iterations"]
+    columns = ["version", "XLA's bytes, MiB", "FLOPs ×", "modelled ×", "iterations"]
     if is_timed:
-        columns.insert(3, "measured ×")
+        columns.insert(-1, "measured ×")
     shown = []
     for row in sorted(rows, key=lambda row: -row.total_bytes):
-        modelled = row.modelled_seconds / rows[0].modelled_seconds
-        cells = [row.name, f"{row.total_bytes / 2**20:.1f}", f"{modelled:.3f}", row.note]
+        flops = row.work.product_flops / (rows[0].work.product_flops or 1)
+        modelled = row.work.seconds / rows[0].work.seconds
+        cells = [row.name, f"{row.total_bytes / 2**20:.1f}"]
+        cells += [f"{flops:.3f}" if flops else "–", f"{modelled:.3f}"]
         if is_timed:
-            cells.insert(3, row.measured(rows[0]))
+            cells.append(row.measured(rows[0]))
+        cells.append(row.note)
         shown.append(cells)
     return f"### {name}\n\n{markdown(shown, columns)}"
 
