@@ -57,8 +57,10 @@ def compare(
     as many bytes. Bytes are XLA's figures for compiled steps. Operations are counted in
     the jaxprs, recomputation included. Seconds are modelled in one way for all: the
     operations of the unmodified step, each at the target's roofline, times the number of
-    executions in a version. On CPU, XLA would undo `jax.checkpoint`; its rows are compiled
-    with `xla_disable_hlo_passes=cse_barrier_expander`, and one row without.
+    executions in a version; and by what each executable consists of, its own instructions
+    at the target's rates, with the FLOPs of its products. On CPU, XLA may undo
+    `jax.checkpoint`; its rows are compiled with
+    `xla_disable_hlo_passes=cse_barrier_expander`, and one row without.
 
     Arguments:
         make_step: `make_step(wrap)` returns the step: a pure function of pytrees of

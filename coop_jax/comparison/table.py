@@ -21,6 +21,8 @@ _COLUMNS = (
     "of unmodified",
     "FLOPs",
     "modelled time",
+    "product FLOPs",
+    "executable time",
     "measured time",
     "compilations",
     "note",
@@ -47,6 +49,10 @@ class Row:
         num_compilations: the number of compilations by XLA to get the step, those of the
             unmodified step that coop_jax needs included.
         note: further remarks.
+        product_flops: floating point operations of the products and convolutions in the
+            compiled step, on one device.
+        executable_seconds: seconds of the instructions that the compiled step consists
+            of, at the target's rates: what a fence stores or tears apart is counted.
     """
 
     name: str
@@ -59,6 +65,8 @@ class Row:
     measured_ratio: float | None = None
     num_compilations: int = 1
     note: str = ""
+    product_flops: int | None = None
+    executable_seconds: float | None = None
 
     def beats(self, other: Row) -> bool:
         """Whether it needs at most the other's bytes, and at most its modelled time.
@@ -184,6 +192,8 @@ class Comparison:
             ratio(row.measured_bytes, base.measured_bytes, ".1%"),
             ratio(row.flops, base.flops, ".3f"),
             ratio(row.modelled_seconds, base.modelled_seconds, ".3f"),
+            ratio(row.product_flops, base.product_flops, ".3f"),
+            ratio(row.executable_seconds, base.executable_seconds, ".3f"),
             "" if row.measured_ratio is None else f"{row.measured_ratio:.2f}",
             str(row.num_compilations),
             row.note,

@@ -39,6 +39,7 @@ from coop_jax.plan.planner import planner_options
 from coop_jax.targets import target_of
 from coop_jax.trace.program import Program
 from coop_jax.trace.replacements import original
+from coop_jax.xla.executable_seconds import executable_work
 from coop_jax.xla.memory_figures import compile_measured, compile_to_read, memory_figures
 
 _TIMED_PAIRS = 7
@@ -101,6 +102,7 @@ class Versions:
             modelled_seconds=self._time_model.seconds(self._executed_unmodified),
             measured_ratio=1.0 if self._measures_seconds else None,
             note=_refusal(compiled),
+            **self._executed_by(compiled),
         )
 
     def checkpoint(self, name: str, policy: Policy) -> Row:
@@ -140,6 +142,7 @@ class Versions:
             modelled_seconds=self._time_model.seconds(step),
             measured_ratio=self._measured_ratio(compiled),
             note=_refusal(compiled),
+            **self._executed_by(compiled),
         )
         self._by_program[text] = row
         return row
@@ -158,6 +161,7 @@ class Versions:
             measured_bytes=memory_figures(compiled).total_bytes,
             measured_ratio=self._measured_ratio(compiled),
             note="without xla_disable_hlo_passes=cse_barrier_expander",
+            **self._executed_by(compiled),
         )
 
     def planned(self, name: str, budget: int | str) -> Row:
@@ -203,7 +207,15 @@ class Versions:
             modelled_seconds=self._time_model.seconds(counted),
             measured_ratio=self._measured_ratio(fitted.compiled),
             num_compilations=plan.num_compilations,
+            **self._executed_by(fitted.compiled),
         )
+
+    def _executed_by(self, compiled: Any) -> dict[str, Any]:
+        """The figures of a row that its executable gives, if there is one."""
+        work = compiled and executable_work(compiled, target_of(self.device))
+        if not work:
+            return {}
+        return {"product_flops": work.product_flops, "executable_seconds": work.seconds}
 
     def _predicted_unmodified(self) -> int:
         """Bytes that the step as written is expected to need."""

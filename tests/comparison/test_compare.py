@@ -171,6 +171,19 @@ def test_modelled_seconds_grow_with_what_is_recomputed(comparison):
             assert row.modelled_seconds == base.modelled_seconds
 
 
+def test_executables_say_what_they_execute(comparison):
+    base = comparison.unmodified
+    assert base.product_flops == 3 * LAYERS * 2 * DOT - DOT  # x has no gradient.
+    for row in comparison.rows:
+        if row.kind == "coop_jax" or row.name in ("nothing_saveable", "dots_saveable"):
+            # What is recomputed in the jaxpr is in the executable.
+            recomputed = row.product_flops - base.product_flops
+            assert recomputed % DOT == 0
+            assert recomputed <= row.flops - base.flops
+            assert recomputed > 0 or row.name != "nothing_saveable"
+        assert row.executable_seconds > 0
+
+
 def test_ours_is_priced_as_the_plan_says():
     layers, x = arguments()
     options = {"planner": FAST, "donate_argnums": 0}
