@@ -61,6 +61,7 @@ from coop_jax.search.problem import Problem, graphs_of
 from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.targets import target_of
 from coop_jax.trace.costs import flops, seconds_again
+from coop_jax.xla.executable_seconds import executable_seconds
 from coop_jax.xla.memory_figures import memory_figures
 
 # Compilations before any plan: the step as written, and the tagged one, whose buffer
@@ -289,6 +290,7 @@ def _problem(
         least_fixed_bytes=least_fixed_bytes,
         unmodified_bytes=works_bytes,
         caller=caller,
+        seconds_of=lambda compiled: executable_seconds(compiled, target),
     )
 
 

@@ -52,11 +52,13 @@ class Measured:
         candidate: the plan.
         compiled: the executable; None where XLA refuses to compile.
         total_bytes: XLA's figure.
+        executable_seconds: of the executable's instructions; None if they are not known.
     """
 
     candidate: Candidate
     compiled: Any
     total_bytes: int
+    executable_seconds: float | None = None
 
     @property
     def recompute_seconds(self) -> float:
@@ -73,10 +75,15 @@ def least(measured: Measured) -> tuple[bool, int]:
 
 
 def best_of(measured: Iterable[Measured], budget_bytes: int) -> Measured | None:
-    """The one that recomputes least of those that keep a budget, and of these the smallest;
-    None if none does."""
+    """The fastest of those that keep a budget, and of equally fast ones the smallest; None
+    if none does.
+
+    Executables are compared by their instructions, where all have them to compare: plans
+    that recompute least by the planner's model may store or tear apart more.
+    """
+    kept = [one for one in measured if one.keeps(budget_bytes)]
+    if any(one.executable_seconds is None for one in kept):
+        return min(kept, key=lambda one: (one.recompute_seconds, one.total_bytes))
     return min(
-        (one for one in measured if one.keeps(budget_bytes)),
-        key=lambda one: (one.recompute_seconds, one.total_bytes),
-        default=None,
+        kept, key=lambda one: (one.executable_seconds, one.total_bytes), default=None
     )

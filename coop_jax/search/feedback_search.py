@@ -18,6 +18,7 @@ from coop_jax.search.candidates import (
     MAX_TIGHTEST,
     SLACK_WORTH_USING,
     Measured,
+    best_of,
     least,
 )
 from coop_jax.search.live_bytes_feedback import scratch_needed
@@ -187,7 +188,7 @@ class _Descent:
                     break
                 self._correct(planned, measured, over)
             elif self._found is not None:
-                return min(self._found, measured, key=lambda m: m.recompute_seconds)
+                return best_of([self._found, measured], self._budget_bytes)
             else:
                 self._found = measured
                 if not self._is_worth_another(measured, -over):

@@ -50,6 +50,8 @@ class Problem:
         unmodified_bytes: bytes of the step as written, or with its loops planned, which is
             a budget that works; None if they are not known, or XLA refuses to compile it.
         caller: the function that errors name.
+        seconds_of: returns the seconds of an executable's instructions, None where they
+            are not known; None: compiled plans are compared by what they recompute.
     """
 
     graphs: Sequence[StepGraph]
@@ -63,6 +65,7 @@ class Problem:
     least_fixed_bytes: int | None = None
     unmodified_bytes: int | None = None
     caller: str = "remat_train_step"
+    seconds_of: Callable[[Any], float | None] | None = None
 
     def __post_init__(self) -> None:
         if self.least_fixed_bytes is None:
@@ -155,12 +158,16 @@ class Problem:
         compiled, total_bytes = compile_measured(
             lambda: self.compile_program(candidate.realized.program)
         )
-        measured = Measured(candidate, compiled, total_bytes)
+        seconds = None
+        if compiled is not None and self.seconds_of is not None:
+            seconds = self.seconds_of(compiled)
+        measured = Measured(candidate, compiled, total_bytes, seconds)
         self.log(
             f"compilation {len(self._compiled) + 1}: predicted "
             f"{format_bytes(candidate.predicted_bytes)}, XLA says "
             f"{format_bytes(measured.total_bytes)}, recomputes "
             f"{measured.recompute_seconds:.2e} s"
+            + ("" if seconds is None else f", takes {seconds:.2e} s by its instructions")
         )
         return measured
 

@@ -82,6 +82,12 @@ def executable_work(compiled: Any, target: Target) -> Work | None:
     return module and module_work(module, target)
 
 
+def executable_seconds(compiled: Any, target: Target) -> float | None:
+    """Modelled seconds of a compiled step; arguments and result as of `executable_work`."""
+    work = executable_work(compiled, target)
+    return None if work is None else work.seconds
+
+
 def module_work(module: HloModule, target: Target) -> Work:
     """What an optimized module does.
 

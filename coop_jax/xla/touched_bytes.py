@@ -10,7 +10,11 @@ import math
 from collections.abc import Iterator, Sequence
 
 from coop_jax.xla.hlo_module import HloModule, Instruction
-from coop_jax.xla.shapes import dimensions_of, leaves, sizes_of
+from coop_jax.xla.protobuf_wire import repeated
+from coop_jax.xla.shapes import Index, dimensions_of, leaves, sizes_of
+
+# Field numbers of xla/service/hlo.proto.
+_ALIASING_OUTPUT_INDEX, _ALIASING_OPERAND = 1, 2
 
 # They only say what their operands are called.
 FREE = frozenset(
@@ -63,10 +67,20 @@ class TouchedBytes:
             return _main_bytes(operands[0].shape) + _main_bytes(written)
         if instruction.target in _UNTOUCHED:
             return 0
-        if len(instruction.aliasing) >= max(1, len(operands)):
-            return 0  # Every operand is a result, as it is: a fence.
-        read = {i: self._module.instructions[i].shape for i in instruction.operands}
-        return _main_bytes(instruction.shape) + sum(map(_main_bytes, read.values()))
+        # A result that takes over its operand is as it was: all of a fence, the arena of
+        # an exchange.
+        kept = [_aliased(entry) for entry in instruction.aliasing]
+        arguments = {
+            number: self._module.instructions[number].shape
+            for place, number in enumerate(instruction.operands)
+            if place not in [operand for _, operand in kept]
+        }
+        written = [
+            _main_bytes(array)
+            for index, array in leaves(instruction.shape)
+            if index not in [index for index, _ in kept]
+        ]
+        return sum(written) + sum(map(_main_bytes, arguments.values()))
 
     def _of_fusion(self, fusion: Instruction) -> int:
         [computation] = fusion.called
@@ -136,3 +150,9 @@ def _main_bytes(shape: bytes) -> int:
 
 def _elements(shape: bytes) -> int:
     return sum(math.prod(dimensions_of(array)) for _, array in leaves(shape))
+
+
+def _aliased(entry: bytes) -> tuple[Index, int]:
+    """The index of a result and the place of the operand that it takes over."""
+    index = tuple(repeated(entry, _ALIASING_OUTPUT_INDEX))
+    return index, sum(repeated(entry, _ALIASING_OPERAND))
