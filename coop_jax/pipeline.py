@@ -190,6 +190,7 @@ def _loop_search(
         traced.num_devices(),
         traced.compile,
         log,
+        lambda compiled: executable_seconds(compiled, target),
     )
     return None if search.is_empty else search
 

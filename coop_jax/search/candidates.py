@@ -87,3 +87,8 @@ def best_of(measured: Iterable[Measured], budget_bytes: int) -> Measured | None:
     return min(
         kept, key=lambda one: (one.executable_seconds, one.total_bytes), default=None
     )
+
+
+def taken(seconds: float | None) -> str:
+    """The end of a log's line: the seconds of an executable, if they are known."""
+    return "" if seconds is None else f", takes {seconds:.2e} s by its instructions"

@@ -18,7 +18,7 @@ from coop_jax.loops.emission import with_planned_pairs
 from coop_jax.loops.menu import Menu
 from coop_jax.loops.parts import PlannedPair
 from coop_jax.plan.planner import key_of
-from coop_jax.search.candidates import MAX_COMPILATIONS, SLACK_WORTH_USING
+from coop_jax.search.candidates import MAX_COMPILATIONS, SLACK_WORTH_USING, taken
 from coop_jax.search.tight_bodies import TightBodies, TightBody
 from coop_jax.trace.program import Program
 from coop_jax.xla.memory_figures import UNKNOWN_BYTES, compile_measured
@@ -39,6 +39,7 @@ class PlannedLoops:
         predicted_bytes: the bytes that it was expected to need.
         compiled: the executable; None where XLA refuses to compile it.
         total_bytes: XLA's figure.
+        executable_seconds: of the executable's instructions; None if they are not known.
     """
 
     planned: tuple[PlannedPair, ...]
@@ -48,6 +49,7 @@ class PlannedLoops:
     predicted_bytes: int
     compiled: Any
     total_bytes: int
+    executable_seconds: float | None
 
     def keeps(self, budget_bytes: int) -> bool:
         return self.compiled is not None and self.total_bytes <= budget_bytes
@@ -82,6 +84,8 @@ class LoopSearch:
         num_devices: the number of devices that values are divided over.
         compile_program: compiles a program.
         log: receives a line for every compilation.
+        seconds_of: returns the seconds of an executable's instructions, None where they
+            are not known.
     """
 
     def __init__(
@@ -93,8 +97,10 @@ class LoopSearch:
         num_devices: int,
         compile_program: Callable[[Program], Any],
         log: Callable[[str], None],
+        seconds_of: Callable[[Any], float | None],
     ) -> None:
         self._program = program
+        self._seconds_of = seconds_of
         self._menu = menu
         self._tight_bodies = tight_bodies
         self._unmodified_bytes = unmodified_bytes
@@ -121,14 +127,15 @@ class LoopSearch:
         return not any(True for _ in self._all_stretches())
 
     def best(self, budget_bytes: int) -> PlannedLoops | None:
-        """The first plan of the path that is found to keep a budget; None if none does."""
+        """The fastest plan, by the instructions of the executables, of those compiled
+        until one keeps a budget; None if none does."""
         for stretch in self._all_stretches():
             self._search(budget_bytes, stretch)
-            found = self._first_that_keeps(budget_bytes)
+            found = self._fastest_that_keeps(budget_bytes)
             if found is not None:
                 return found
         self.smallest()
-        return self._first_that_keeps(budget_bytes)
+        return self._fastest_that_keeps(budget_bytes)
 
     def smallest(self) -> PlannedLoops:
         """The plan with the fewest bytes by XLA: of the last of the stretches without
@@ -180,11 +187,15 @@ class LoopSearch:
             return None
         return bodies
 
-    def _first_that_keeps(self, budget_bytes: int) -> PlannedLoops | None:
-        """Of the plans compiled so far that keep a budget, the one with the fewest saved
-        bytes of the first stretch that has one."""
-        fitting = [key for key, m in self._measured.items() if m.keeps(budget_bytes)]
-        return self._measured[min(fitting)] if fitting else None
+    def _fastest_that_keeps(self, budget_bytes: int) -> PlannedLoops | None:
+        """The fastest plan compiled so far that keeps a budget; of equally fast ones, or
+        where their seconds are not known, the first on the path."""
+        fitting = [
+            (one.executable_seconds or 0.0, key)
+            for key, one in self._measured.items()
+            if one.keeps(budget_bytes)
+        ]
+        return self._measured[min(fitting)[1]] if fitting else None
 
     def _search(self, budget_bytes: int, stretch: _Stretch) -> None:
         """Compiles plans of a stretch, until one uses a budget well or no place is left;
@@ -215,7 +226,7 @@ class LoopSearch:
                 num_misses += 1
             if low > high:
                 break
-        if self._first_that_keeps(budget_bytes) is None:
+        if self._fastest_that_keeps(budget_bytes) is None:
             self._measure(stretch, stretch.high)
 
     def _aim(self, budget_bytes: int, low: int, high: int) -> int:
@@ -246,9 +257,11 @@ class LoopSearch:
         if key not in self._measured:
             predicted_bytes = self._rest_bytes - saved_bytes // self._num_devices
             compiled, total_bytes = compile_measured(lambda: self._compile_program(program))
+            seconds = None if compiled is None else self._seconds_of(compiled)
             self._log(
                 f"compilation of loops {len(self._measured) + 1}: predicted "
                 f"{format_bytes(predicted_bytes)}, XLA says {format_bytes(total_bytes)}"
+                + taken(seconds)
             )
             self._measured[key] = PlannedLoops(
                 planned,
@@ -258,6 +271,7 @@ class LoopSearch:
                 predicted_bytes,
                 compiled,
                 total_bytes,
+                seconds,
             )
         return self._measured[key]
 

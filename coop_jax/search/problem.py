@@ -22,7 +22,7 @@ from coop_jax.plan.planner import (
     least_recomputation,
     smallest_of,
 )
-from coop_jax.search.candidates import Candidate, Measured
+from coop_jax.search.candidates import Candidate, Measured, taken
 from coop_jax.search.placements import XlaPlacement
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program
@@ -166,8 +166,7 @@ class Problem:
             f"compilation {len(self._compiled) + 1}: predicted "
             f"{format_bytes(candidate.predicted_bytes)}, XLA says "
             f"{format_bytes(measured.total_bytes)}, recomputes "
-            f"{measured.recompute_seconds:.2e} s"
-            + ("" if seconds is None else f", takes {seconds:.2e} s by its instructions")
+            f"{measured.recompute_seconds:.2e} s{taken(seconds)}"
         )
         return measured
 
