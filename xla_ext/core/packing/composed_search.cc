@@ -1,0 +1,74 @@
+#include "core/packing/composed_search.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "core/packing/compose.h"
+#include "core/packing/skyline_search.h"
+
+namespace coop {
+namespace {
+
+// Elementary steps of the shortest try, of each part of it, and more for each
+// block.
+constexpr int64_t kShortestTry = 50'000;
+constexpr int64_t kTryPerBlock = 2'000;
+// Compositions are as good as they are found to be, or changed by up to two to
+// the power of one less than this.
+constexpr uint64_t kNoises = 6;
+
+// 1 1 2 1 1 2 4 1 ...: restarts that take long are as rare as they are long
+// (Luby, Sinclair and Zuckerman, 1993).
+int64_t Luby(uint64_t number) {
+  // Of 2^k - 1 numbers the last one is 2^(k-1), and two such rows come before it.
+  while (!std::has_single_bit(number + 1)) {
+    number -= std::bit_floor(number + 1) - 1;
+  }
+  return static_cast<int64_t>((number + 1) / 2);
+}
+
+// 0 1/2 1/4 3/4 1/8 5/8 ...: evenly in [0, 1) however many there are.
+double Spread(uint64_t number) {
+  double part = 0;
+  for (double half = 0.5; number > 0; number /= 2, half /= 2) {
+    if (number % 2) part += half;
+  }
+  return part;
+}
+
+}  // namespace
+
+ComposedSearch::ComposedSearch(const PackingProblem& problem,
+                               const PackingOptions& options)
+    : problem_(problem), options_(options), random_(options.seed) {}
+
+void ComposedSearch::Try(Bytes aim, const Deadline& deadline, int64_t& work,
+                         PackingSolution& best) {
+  const auto gap = static_cast<double>(best.peak_bytes - aim);
+  const Bytes above = static_cast<Bytes>(Spread(num_tries_) * gap);
+  const Bytes peak = std::min(aim + above, best.peak_bytes - 1);
+  const double noise =
+      num_tries_ == 0
+          ? 0
+          : std::ldexp(1, static_cast<int>(random_() % kNoises)) - 1;
+  ++num_tries_;
+  const auto limit = [&](size_t num_blocks) {
+    const int64_t shortest =
+        kShortestTry + kTryPerBlock * static_cast<int64_t>(num_blocks);
+    return std::min(shortest * Luby(num_tries_), options_.effort - work);
+  };
+  Composition composition(problem_, peak);
+  composition.Join(random_, noise, work + limit(problem_.blocks.size()), deadline,
+                   work);
+  const PackingProblem reduced = composition.Reduced(options_.alignment);
+  work += 16 * std::ssize(problem_.blocks);
+  PackingSearch search(reduced);
+  const auto outcome = search.Find(peak, random_(), limit(reduced.blocks.size()),
+                                   deadline, work);
+  if (outcome != PackingSearch::Outcome::kFound) return;
+  best = composition.Expand(reduced, search.solution());
+}
+
+}  // namespace coop
