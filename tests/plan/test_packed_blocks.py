@@ -17,7 +17,8 @@ def test_a_rectangle_without_waste_is_put_together_again(num_blocks, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("num_blocks", "waste"), [(100, 0.0), (100, 0.01), (200, 0.0), (200, 0.01), (500, 0.0)]
+    ("num_blocks", "waste"),
+    [(100, 0.0), (100, 0.01), (200, 0.0), (200, 0.01), (500, 0.0), (500, 0.01)],
 )
 def test_thirty_of_each(num_blocks, waste):
     ratios = []
@@ -34,6 +35,25 @@ def _packed(blocks, target_peak_bytes, **options):
     return _ext.pack(
         *columns, alignment=1, target_peak_bytes=target_peak_bytes, seconds=1e6, **options
     )
+
+
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_blocks_are_composed_within_what_sections_can_waste(seed):
+    blocks = tilings.cut(500, seed, waste=0.01)
+    packed = _packed(blocks, tilings.HEIGHT, effort=10**9)
+    assert packed.peak_bytes <= tilings.HEIGHT
+
+
+def test_no_part_is_left_without_a_turn():
+    # Far below the others: nothing is gained by a better packing of it.
+    low = [(first, last, size // 2) for first, last, size in tilings.cut(90, 1, 0.1)]
+    parts = [low, tilings.cut(200, 3, 0.01), tilings.cut(200, 4, 0.01)]
+    blocks, start = [], 0
+    for part in parts:
+        blocks += [(start + first, start + last, size) for first, last, size in part]
+        start = max(last for _, last, _ in blocks) + 1
+    packed = _packed(blocks, tilings.HEIGHT, effort=10**9)
+    assert packed.peak_bytes <= tilings.HEIGHT
 
 
 @pytest.mark.parametrize("waste", [0.0, 0.01, 0.1])

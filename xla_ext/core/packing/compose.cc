@@ -6,15 +6,6 @@
 #include <iterator>
 
 namespace coop {
-namespace {
-
-// In [1, 1 + most).
-double Factor(std::mt19937_64& random, double most) {
-  const double below_one = std::ldexp(static_cast<double>(random() >> 11), -53);
-  return 1 + most * below_one;
-}
-
-}  // namespace
 
 Composition::Composition(const PackingProblem& problem, Bytes peak)
     : problem_(problem),
@@ -26,27 +17,31 @@ Composition::Composition(const PackingProblem& problem, Bytes peak)
   for (const SectionBlock& block : problem.blocks) {
     pieces_.push_back({block.begin, block.end, block.bytes});
   }
-  for (int32_t i = 0; i < std::ssize(problem.blocks); ++i) Insert(i);
 }
 
-void Composition::Insert(int32_t index) {
-  ++num_pieces_;
+bool Composition::PassesOver(std::mt19937_64& random, double share) {
+  if (share == 0) return false;
+  return std::ldexp(static_cast<double>(random() >> 11), -53) < share;
+}
+
+void Composition::Insert(int32_t index, std::mt19937_64& random, double share) {
   const Piece piece = pieces_[At(index)];
   const auto [at, is_new] =
       by_lifetime_.try_emplace({piece.begin, piece.end}, index);
-  if (is_new) {
+  if (is_new || PassesOver(random, share)) {
+    at->second = index;
+    ++num_pieces_;
     begins_[At(piece.begin)].insert({piece.bytes, index});
     ends_[At(piece.end)].insert({piece.bytes, index});
     return;
   }
   const int32_t below = at->second;
   Remove(below);
-  --num_pieces_;
   pieces_[At(index)].is_joined = true;
   pieces_.push_back({piece.begin, piece.end,
                      pieces_[At(below)].bytes + piece.bytes, below, index,
                      true});
-  Insert(static_cast<int32_t>(std::ssize(pieces_)) - 1);
+  Insert(static_cast<int32_t>(std::ssize(pieces_)) - 1, random, share);
 }
 
 void Composition::Remove(int32_t index) {
@@ -55,23 +50,20 @@ void Composition::Remove(int32_t index) {
   piece.is_joined = true;
   begins_[At(piece.begin)].erase({piece.bytes, index});
   ends_[At(piece.end)].erase({piece.bytes, index});
-  by_lifetime_.erase({piece.begin, piece.end});
+  const auto at = by_lifetime_.find({piece.begin, piece.end});
+  if (at != by_lifetime_.end() && at->second == index) by_lifetime_.erase(at);
 }
 
-void Composition::PushPairs(int32_t line, std::mt19937_64& random, double noise,
-                            int64_t& work) {
+void Composition::PushPairs(int32_t line, int64_t& work) {
   const BySize& before = ends_[At(line)];
   const BySize& after = begins_[At(line)];
   const auto num_pairs = static_cast<double>(before.size() * after.size());
   const auto push = [&](const auto& a, const auto& b) {
     const auto difference = static_cast<double>(std::abs(a.first - b.first));
     const auto larger = static_cast<double>(std::max(a.first, b.first));
-    double badness = difference / larger * num_pairs;
-    badness *= Factor(random, noise) / Factor(random, noise);
-    pairs_.push({badness, a.second, b.second});
+    pairs_.push({difference / larger * num_pairs, a.second, b.second});
     work += 64;
   };
-  if (after.empty()) return;
   for (const auto& piece : before) {
     // The next larger and the next smaller one.
     const auto at = after.lower_bound({piece.first, 0});
@@ -80,42 +72,47 @@ void Composition::PushPairs(int32_t line, std::mt19937_64& random, double noise,
   }
 }
 
-bool Composition::JoinSides(const Pair& pair, int64_t& work) {
-  const Piece a = pieces_[At(pair.first)];
-  const Piece b = pieces_[At(pair.second)];
+bool Composition::Afford(const Piece& a, const Piece& b, int64_t& work) {
   const Piece& lower = a.bytes < b.bytes ? a : b;
   const Bytes lost = std::abs(a.bytes - b.bytes);
-  work += 2 * (lower.end - lower.begin);
   const auto begin = slack_.begin() + lower.begin;
   const auto end = slack_.begin() + lower.end;
+  work += 2 * (lower.end - lower.begin);
   if (std::any_of(begin, end, [&](Bytes slack) { return slack < lost; })) {
     return false;
   }
   std::for_each(begin, end, [&](Bytes& slack) { slack -= lost; });
-  Remove(pair.first);
-  Remove(pair.second);
-  pieces_.push_back(
-      {a.begin, b.end, std::max(a.bytes, b.bytes), pair.first, pair.second});
-  Insert(static_cast<int32_t>(std::ssize(pieces_)) - 1);
   return true;
 }
 
-void Composition::Join(std::mt19937_64& random, double noise, int64_t work_end,
-                       const Deadline& deadline, int64_t& work) {
+void Composition::Join(std::mt19937_64& random, double passed_over,
+                       int64_t work_end, const Deadline& deadline,
+                       int64_t& work) {
+  const auto num_blocks = static_cast<int32_t>(std::ssize(problem_.blocks));
+  const double share = passed_over / num_blocks;
+  for (int32_t i = 0; i < num_blocks; ++i) Insert(i, random, share);
   for (int32_t line = 1; line < problem_.num_sections; ++line) {
-    PushPairs(line, random, noise, work);
+    PushPairs(line, work);
   }
-  while (!pairs_.empty() && work < work_end) {
-    const Pair pair = pairs_.top();
+  std::set<std::pair<int32_t, int32_t>> refused;
+  while (!pairs_.empty() && work < work_end && !deadline.IsOver()) {
+    const auto [_, first, second] = pairs_.top();
     pairs_.pop();
     work += 32;
-    const Piece a = pieces_[At(pair.first)];
-    const Piece b = pieces_[At(pair.second)];
-    if (a.is_joined || b.is_joined || !JoinSides(pair, work)) continue;
-    if (deadline.IsOver()) return;
-    for (const int32_t line : {a.begin, a.end, b.end}) {
-      PushPairs(line, random, noise, work);
+    const Piece a = pieces_[At(first)];
+    const Piece b = pieces_[At(second)];
+    if (a.is_joined || b.is_joined || refused.contains({first, second})) continue;
+    if (PassesOver(random, share)) {
+      refused.insert({first, second});
+      continue;
     }
+    if (!Afford(a, b, work)) continue;
+    Remove(first);
+    Remove(second);
+    pieces_.push_back(
+        {a.begin, b.end, std::max(a.bytes, b.bytes), first, second});
+    Insert(static_cast<int32_t>(std::ssize(pieces_)) - 1, random, share);
+    for (const int32_t line : {a.begin, a.end, b.end}) PushPairs(line, work);
   }
 }
 

@@ -33,10 +33,11 @@ class Composition {
   // this.
   Composition(const PackingProblem& problem, Bytes peak);
 
-  // Joins until nothing can be joined, or until `work` reaches `work_end`. Adds
-  // to `work` what it did. How good a pair is gets multiplied and divided by up
-  // to 1 + `noise`, so that one that meets by chance comes later once.
-  void Join(std::mt19937_64& random, double noise, int64_t work_end,
+  // Joins until nothing can be joined, or until `work` reaches `work_end`; to be
+  // called once. Adds to `work` what it did. About so many of what it would join
+  // or stack, chosen by chance, are `passed_over`: one that belongs elsewhere
+  // spoils all that comes after it.
+  void Join(std::mt19937_64& random, double passed_over, int64_t work_end,
             const Deadline& deadline, int64_t& work);
 
   [[nodiscard]] size_t num_pieces() const { return num_pieces_; }
@@ -66,14 +67,14 @@ class Composition {
   };
   using BySize = std::set<std::pair<Bytes, int32_t>>;
 
+  [[nodiscard]] static bool PassesOver(std::mt19937_64& random, double share);
   // Stacks it on what has the same lifetime.
-  void Insert(int32_t index);
+  void Insert(int32_t index, std::mt19937_64& random, double share);
   void Remove(int32_t index);
   // The pairs of pieces that meet where section `line` begins.
-  void PushPairs(int32_t line, std::mt19937_64& random, double noise,
-                 int64_t& work);
-  // False if a section cannot afford it.
-  [[nodiscard]] bool JoinSides(const Pair& pair, int64_t& work);
+  void PushPairs(int32_t line, int64_t& work);
+  // Takes from the slack what is lost by joining these; false if there is less.
+  [[nodiscard]] bool Afford(const Piece& a, const Piece& b, int64_t& work);
 
   const PackingProblem& problem_;
   std::vector<Bytes> slack_;      // Of each section: bytes it may still waste.
@@ -82,6 +83,7 @@ class Composition {
   // Of each line between sections: the pieces that begin and end there.
   std::vector<BySize> begins_;
   std::vector<BySize> ends_;
+  // The latest one of each lifetime.
   std::map<std::pair<int32_t, int32_t>, int32_t> by_lifetime_;
   std::priority_queue<Pair, std::vector<Pair>, std::greater<>> pairs_;
 };

@@ -15,9 +15,8 @@ namespace {
 // block.
 constexpr int64_t kShortestTry = 50'000;
 constexpr int64_t kTryPerBlock = 2'000;
-// Compositions are as good as they are found to be, or changed by up to two to
-// the power of one less than this.
-constexpr uint64_t kNoises = 6;
+// What a composition passes over: two to the power of less than this.
+constexpr uint64_t kPassedOver = 6;
 
 // 1 1 2 1 1 2 4 1 ...: restarts that take long are as rare as they are long
 // (Luby, Sinclair and Zuckerman, 1993).
@@ -46,29 +45,45 @@ ComposedSearch::ComposedSearch(const PackingProblem& problem,
 
 void ComposedSearch::Try(Bytes aim, const Deadline& deadline, int64_t& work,
                          PackingSolution& best) {
-  const auto gap = static_cast<double>(best.peak_bytes - aim);
-  const Bytes above = static_cast<Bytes>(Spread(num_tries_) * gap);
-  const Bytes peak = std::min(aim + above, best.peak_bytes - 1);
-  const double noise =
-      num_tries_ == 0
-          ? 0
-          : std::ldexp(1, static_cast<int>(random_() % kNoises)) - 1;
-  ++num_tries_;
+  const int64_t before = work;
+  Kind& kind = tight_.work < loose_.work ? tight_ : loose_;
+  const bool is_tight = &kind == &tight_;
+  double part = Spread(kind.num_tries);
+  if (is_tight) part *= part * part * part;
+  ++kind.num_tries;
+  const Bytes peak = PeakAt(part, aim, best);
   const auto limit = [&](size_t num_blocks) {
     const int64_t shortest =
         kShortestTry + kTryPerBlock * static_cast<int64_t>(num_blocks);
-    return std::min(shortest * Luby(num_tries_), options_.effort - work);
+    return std::min(shortest * Luby(kind.num_tries), options_.effort - work);
   };
+  const double passed_over =
+      std::exchange(is_first_, false)
+          ? 0
+          : std::ldexp(1, static_cast<int>(random_() % kPassedOver));
   Composition composition(problem_, peak);
-  composition.Join(random_, noise, work + limit(problem_.blocks.size()), deadline,
-                   work);
+  composition.Join(random_, passed_over, work + limit(problem_.blocks.size()),
+                   deadline, work);
   const PackingProblem reduced = composition.Reduced(options_.alignment);
   work += 16 * std::ssize(problem_.blocks);
   PackingSearch search(reduced);
-  const auto outcome = search.Find(peak, random_(), limit(reduced.blocks.size()),
-                                   deadline, work);
-  if (outcome != PackingSearch::Outcome::kFound) return;
-  best = composition.Expand(reduced, search.solution());
+  const auto look_for = [&](Bytes at_most) {
+    const auto outcome = search.Find(
+        at_most, random_(), limit(reduced.blocks.size()), deadline, work);
+    if (outcome != PackingSearch::Outcome::kFound) return false;
+    best = composition.Expand(reduced, search.solution());
+    return true;
+  };
+  if (!look_for(peak) && is_tight) {
+    look_for(PeakAt(Spread(random_() >> 48), peak, best));
+  }
+  kind.work += work - before;
+}
+
+Bytes ComposedSearch::PeakAt(double part, Bytes low,
+                             const PackingSolution& best) {
+  const auto gap = static_cast<double>(best.peak_bytes - low);
+  return std::min(low + static_cast<Bytes>(part * gap), best.peak_bytes - 1);
 }
 
 }  // namespace coop

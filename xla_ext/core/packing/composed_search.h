@@ -26,10 +26,24 @@ class ComposedSearch {
            PackingSolution& best);
 
  private:
+  struct Kind {
+    uint64_t num_tries = 0;
+    int64_t work = 0;
+  };
+
+  // At `part` of the way from `low` to what is better than `best`.
+  [[nodiscard]] static Bytes PeakAt(double part, Bytes low,
+                                    const PackingSolution& best);
+
   const PackingProblem& problem_;
   const PackingOptions& options_;
   std::mt19937_64 random_;
-  uint64_t num_tries_ = 0;
+  bool is_first_ = true;
+  // Of two kinds with about as much work each. One composes for the peak that it
+  // looks for. The other composes with less waste and may need more: where no
+  // straight cut separates blocks, joining what is alike by chance costs most.
+  Kind loose_;
+  Kind tight_;
 };
 
 }  // namespace coop
