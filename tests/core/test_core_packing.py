@@ -132,9 +132,7 @@ block_lists = st.lists(
     seconds=st.sampled_from([None, 1e6]),
 )
 def test_blocks_never_meet(blocks, alignment, effort, seed, seconds):
-    packing = pack(
-        blocks, alignment=alignment, effort=effort, seed=seed, seconds=seconds
-    )
+    packing = pack(blocks, alignment=alignment, effort=effort, seed=seed, seconds=seconds)
     check(blocks, packing, alignment)
 
 

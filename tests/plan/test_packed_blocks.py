@@ -44,16 +44,16 @@ def test_blocks_are_composed_within_what_sections_can_waste(seed):
     assert packed.peak_bytes <= tilings.HEIGHT
 
 
-def test_no_part_is_left_without_a_turn():
-    # Far below the others: nothing is gained by a better packing of it.
-    low = [(first, last, size // 2) for first, last, size in tilings.cut(90, 1, 0.1)]
-    parts = [low, tilings.cut(200, 3, 0.01), tilings.cut(200, 4, 0.01)]
-    blocks, start = [], 0
-    for part in parts:
-        blocks += [(start + first, start + last, size) for first, last, size in part]
-        start = max(last for _, last, _ in blocks) + 1
-    packed = _packed(blocks, tilings.HEIGHT, effort=10**9)
-    assert packed.peak_bytes <= tilings.HEIGHT
+@pytest.mark.parametrize(
+    ("num_blocks", "seed", "waste"), [(500, 5, 0.1), (500, 1022, 0.01)]
+)
+def test_no_part_waits_for_another(num_blocks, seed, waste):
+    hard, easy = tilings.cut(num_blocks, seed, waste), tilings.cut(200, 3, 0.01)
+    after = max(last for _, last, _ in hard) + 1
+    blocks = hard + [(after + first, after + last, size) for first, last, size in easy]
+    alone = [_packed(part, 0, effort=10**8).peak_bytes for part in (hard, easy)]
+    assert _packed(easy, 0, effort=0).peak_bytes > 1.2 * max(alone)
+    assert _packed(blocks, 0, effort=2 * 10**8).peak_bytes <= 1.01 * max(alone)
 
 
 @pytest.mark.parametrize("waste", [0.0, 0.01, 0.1])

@@ -90,8 +90,8 @@ void ImproveInShares(const PackingProblem& problem, const std::vector<int32_t>& 
   };
   if (search) search_until(start + effort / 2);
   OrderSearch(problem, order, options.seed)
-      .Run(target, search ? start + effort / 4 * 3 : options.effort, work,
-           best);
+      .Run(target, search ? start + effort / 4 * 3 : options.effort,
+           Deadline(std::nullopt), work, best);
   if (search) search_until(options.effort);
 }
 

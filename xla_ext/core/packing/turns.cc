@@ -66,7 +66,7 @@ class Improver {
     if (!MayGoOn(best, work)) return;
     order_search_.Run(aim_,
                       std::min(options_.effort, work + kTurnsOfOrder * turn_),
-                      work, best);
+                      deadline_, work, best);
     turn_ = std::min(turn_ + turn_ / 16, kMostTurn);
     ++work;
   }
