@@ -2,11 +2,12 @@
 
     python examples/packing_table.py [--count 30] [--seconds 60]
 
-The optimum is known: a rectangle of time and bytes is cut into 100, 200 or 500 blocks
-(`tests/oracles/tilings.py`), without waste or with 1 % of its area lost. `pack` stops at
-the rectangle's height. Best fit puts blocks, the largest or longest-lived first, into the
-smallest gap that holds them, as XLA does; the better of the two. All figures are over the
-rectangle's height; the bound is the most bytes alive at one step, in the mean.
+A rectangle of time and bytes is cut into 100, 200 or 500 blocks
+(`tests/oracles/tilings.py`), without waste or with 1 % of its area lost. Its height is
+known to be enough, and without waste the optimum; `pack` stops there. Best fit puts blocks,
+the largest or longest-lived first, into the smallest gap that holds them, as XLA does; the
+better of the two. All figures are over the rectangle's height; the bound is the most bytes
+alive at one step, in the mean.
 """
 
 from __future__ import annotations

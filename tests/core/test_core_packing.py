@@ -129,9 +129,10 @@ block_lists = st.lists(
     alignment=st.sampled_from([1, 64, 256]),
     effort=st.sampled_from([0, 10_000, 1_000_000]),
     seed=st.integers(0, 3),
+    seconds=st.sampled_from([None, 1e6]),
 )
-def test_blocks_never_meet(blocks, alignment, effort, seed):
-    packing = pack(blocks, alignment=alignment, effort=effort, seed=seed)
+def test_blocks_never_meet(blocks, alignment, effort, seed, seconds):
+    packing = pack(blocks, alignment=alignment, effort=effort, seed=seed, seconds=seconds)
     check(blocks, packing, alignment)
 
 

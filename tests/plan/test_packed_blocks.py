@@ -17,7 +17,8 @@ def test_a_rectangle_without_waste_is_put_together_again(num_blocks, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("num_blocks", "waste"), [(100, 0.0), (100, 0.01), (200, 0.0), (200, 0.01), (500, 0.0)]
+    ("num_blocks", "waste"),
+    [(100, 0.0), (100, 0.01), (200, 0.0), (200, 0.01), (500, 0.0), (500, 0.01)],
 )
 def test_thirty_of_each(num_blocks, waste):
     ratios = []
@@ -34,6 +35,25 @@ def _packed(blocks, target_peak_bytes, **options):
     return _ext.pack(
         *columns, alignment=1, target_peak_bytes=target_peak_bytes, seconds=1e6, **options
     )
+
+
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_blocks_are_composed_within_what_sections_can_waste(seed):
+    blocks = tilings.cut(500, seed, waste=0.01)
+    packed = _packed(blocks, tilings.HEIGHT, effort=10**9)
+    assert packed.peak_bytes <= tilings.HEIGHT
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "seed", "waste"), [(500, 5, 0.1), (500, 1022, 0.01)]
+)
+def test_no_part_waits_for_another(num_blocks, seed, waste):
+    hard, easy = tilings.cut(num_blocks, seed, waste), tilings.cut(200, 3, 0.01)
+    after = max(last for _, last, _ in hard) + 1
+    blocks = hard + [(after + first, after + last, size) for first, last, size in easy]
+    alone = [_packed(part, 0, effort=10**8).peak_bytes for part in (hard, easy)]
+    assert _packed(easy, 0, effort=0).peak_bytes > 1.2 * max(alone)
+    assert _packed(blocks, 0, effort=2 * 10**8).peak_bytes <= 1.01 * max(alone)
 
 
 @pytest.mark.parametrize("waste", [0.0, 0.01, 0.1])

@@ -2,90 +2,118 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <iterator>
-#include <map>
-#include <tuple>
-#include <utility>
 
 namespace coop {
 
-Composition::Composition(const PackingProblem& problem)
-    : problem_(problem), num_pieces_(problem.blocks.size()) {
+Composition::Composition(const PackingProblem& problem, Bytes peak)
+    : problem_(problem),
+      begins_(At(problem.num_sections) + 1),
+      ends_(At(problem.num_sections) + 1) {
+  slack_.reserve(problem.load.size());
+  for (const Bytes load : problem.load) slack_.push_back(peak - load);
+  // Offsets are looked up by the indices of blocks: they come first.
   for (const SectionBlock& block : problem.blocks) {
     pieces_.push_back({block.begin, block.end, block.bytes});
   }
 }
 
-void Composition::Add(int32_t first, int32_t second, bool is_stack) {
-  Piece& a = pieces_[At(first)];
-  Piece& b = pieces_[At(second)];
-  a.is_joined = b.is_joined = true;
-  const Piece joined{std::min(a.begin, b.begin),
-                     std::max(a.end, b.end),
-                     is_stack ? a.bytes + b.bytes : std::max(a.bytes, b.bytes),
-                     first,
-                     second,
-                     is_stack};
-  pieces_.push_back(joined);
+bool Composition::PassesOver(std::mt19937_64& random, double share) {
+  if (share == 0) return false;
+  return std::ldexp(static_cast<double>(random() >> 11), -53) < share;
+}
+
+void Composition::Insert(int32_t index, std::mt19937_64& random, double share) {
+  const Piece piece = pieces_[At(index)];
+  const auto [at, is_new] =
+      by_lifetime_.try_emplace({piece.begin, piece.end}, index);
+  if (is_new || PassesOver(random, share)) {
+    at->second = index;
+    ++num_pieces_;
+    begins_[At(piece.begin)].insert({piece.bytes, index});
+    ends_[At(piece.end)].insert({piece.bytes, index});
+    return;
+  }
+  const int32_t below = at->second;
+  Remove(below);
+  pieces_[At(index)].is_joined = true;
+  pieces_.push_back({piece.begin, piece.end,
+                     pieces_[At(below)].bytes + piece.bytes, below, index,
+                     true});
+  Insert(static_cast<int32_t>(std::ssize(pieces_)) - 1, random, share);
+}
+
+void Composition::Remove(int32_t index) {
   --num_pieces_;
+  Piece& piece = pieces_[At(index)];
+  piece.is_joined = true;
+  begins_[At(piece.begin)].erase({piece.bytes, index});
+  ends_[At(piece.end)].erase({piece.bytes, index});
+  const auto at = by_lifetime_.find({piece.begin, piece.end});
+  if (at != by_lifetime_.end() && at->second == index) by_lifetime_.erase(at);
 }
 
-void Composition::StackAll(int64_t& work) {
-  std::map<std::pair<int32_t, int32_t>, int32_t> by_lifetime;
-  for (int32_t i = 0; i < std::ssize(pieces_); ++i) {
-    work += 32;
-    const Piece piece = pieces_[At(i)];
-    if (piece.is_joined) continue;
-    const auto [at, is_new] =
-        by_lifetime.try_emplace({piece.begin, piece.end}, i);
-    if (is_new) continue;
-    // The stack comes by later.
-    Add(at->second, i, true);
-    by_lifetime.erase(at);
-  }
-}
-
-bool Composition::JoinSides(double tolerance, int64_t& work) {
-  // By where they begin, and size.
-  std::map<std::pair<int32_t, Bytes>, std::vector<int32_t>> begins;
-  for (int32_t i = 0; i < std::ssize(pieces_); ++i) {
-    const Piece& piece = pieces_[At(i)];
-    if (!piece.is_joined) begins[{piece.begin, piece.bytes}].push_back(i);
-  }
-  std::vector<std::tuple<double, int32_t, int32_t>> pairs;
-  for (int32_t i = 0; i < std::ssize(pieces_); ++i) {
-    const Piece& piece = pieces_[At(i)];
+void Composition::PushPairs(int32_t line, int64_t& work) {
+  const BySize& before = ends_[At(line)];
+  const BySize& after = begins_[At(line)];
+  const auto num_pairs = static_cast<double>(before.size() * after.size());
+  const auto push = [&](const auto& a, const auto& b) {
+    const auto difference = static_cast<double>(std::abs(a.first - b.first));
+    const auto larger = static_cast<double>(std::max(a.first, b.first));
+    pairs_.push({difference / larger * num_pairs, a.second, b.second});
     work += 64;
-    if (piece.is_joined) continue;
-    const auto consider = [&](auto at) {
-      if (at->first.first != piece.end) return;
-      const auto larger =
-          static_cast<double>(std::max(piece.bytes, at->first.second));
-      const double difference =
-          std::abs(static_cast<double>(piece.bytes - at->first.second)) / larger;
-      if (difference > tolerance) return;
-      for (const int32_t next : at->second) {
-        pairs.emplace_back(difference, i, next);
-      }
-    };
-    const auto at = begins.lower_bound({piece.end, piece.bytes});
-    if (at != begins.end()) consider(at);
-    if (at != begins.begin()) consider(std::prev(at));
+  };
+  for (const auto& piece : before) {
+    // The next larger and the next smaller one.
+    const auto at = after.lower_bound({piece.first, 0});
+    if (at != after.end()) push(piece, *at);
+    if (at != after.begin()) push(piece, *std::prev(at));
   }
-  std::sort(pairs.begin(), pairs.end());
-  bool has_joined = false;
-  for (const auto& [_, first, second] : pairs) {
-    if (pieces_[At(first)].is_joined || pieces_[At(second)].is_joined) continue;
-    Add(first, second, false);
-    has_joined = true;
-  }
-  return has_joined;
 }
 
-void Composition::Join(double tolerance, int64_t& work) {
-  do {
-    StackAll(work);
-  } while (JoinSides(tolerance, work));
+bool Composition::Afford(const Piece& a, const Piece& b, int64_t& work) {
+  const Piece& lower = a.bytes < b.bytes ? a : b;
+  const Bytes lost = std::abs(a.bytes - b.bytes);
+  const auto begin = slack_.begin() + lower.begin;
+  const auto end = slack_.begin() + lower.end;
+  work += 2 * (lower.end - lower.begin);
+  if (std::any_of(begin, end, [&](Bytes slack) { return slack < lost; })) {
+    return false;
+  }
+  std::for_each(begin, end, [&](Bytes& slack) { slack -= lost; });
+  return true;
+}
+
+void Composition::Join(std::mt19937_64& random, double passed_over,
+                       int64_t work_end, const Deadline& deadline,
+                       int64_t& work) {
+  const auto num_blocks = static_cast<int32_t>(std::ssize(problem_.blocks));
+  const double share = passed_over / num_blocks;
+  for (int32_t i = 0; i < num_blocks; ++i) Insert(i, random, share);
+  for (int32_t line = 1; line < problem_.num_sections; ++line) {
+    PushPairs(line, work);
+  }
+  std::set<std::pair<int32_t, int32_t>> refused;
+  while (!pairs_.empty() && work < work_end && !deadline.IsOver()) {
+    const auto [_, first, second] = pairs_.top();
+    pairs_.pop();
+    work += 32;
+    const Piece a = pieces_[At(first)];
+    const Piece b = pieces_[At(second)];
+    if (a.is_joined || b.is_joined || refused.contains({first, second})) continue;
+    if (PassesOver(random, share)) {
+      refused.insert({first, second});
+      continue;
+    }
+    if (!Afford(a, b, work)) continue;
+    Remove(first);
+    Remove(second);
+    pieces_.push_back(
+        {a.begin, b.end, std::max(a.bytes, b.bytes), first, second});
+    Insert(static_cast<int32_t>(std::ssize(pieces_)) - 1, random, share);
+    for (const int32_t line : {a.begin, a.end, b.end}) PushPairs(line, work);
+  }
 }
 
 PackingProblem Composition::Reduced(Bytes alignment) const {

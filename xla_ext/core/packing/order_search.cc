@@ -13,11 +13,12 @@ OrderSearch::OrderSearch(const PackingProblem& problem,
       order_(std::move(order)),
       walk_(order_) {}
 
-void OrderSearch::Run(Bytes target, int64_t work_end, int64_t& work,
-                      PackingSolution& best) {
+void OrderSearch::Run(Bytes target, int64_t work_end, const Deadline& deadline,
+                      int64_t& work, PackingSolution& best) {
   // So many failures in a row, and the walk starts again from the best order.
   constexpr int kPatience = 400;
-  while (best.peak_bytes > target && work < work_end && !has_ended_) {
+  while (best.peak_bytes > target && work < work_end && !has_ended_ &&
+         !deadline.IsOver()) {
     // At least a hundredth of the way at once: many small steps take too long.
     const Bytes limit = std::max(
         target, best.peak_bytes - 1 - (best.peak_bytes - target) / 100);

@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "core/base/deadline.h"
 #include "core/base/types.h"
 #include "core/packing/greedy.h"
 #include "core/packing/problem.h"
@@ -22,8 +23,8 @@ class OrderSearch {
 
   // Goes on where it stopped, until a peak of at most `target`, or until `work`
   // reaches `work_end`. Replaces `best` by what is better.
-  void Run(Bytes target, int64_t work_end, int64_t& work,
-           PackingSolution& best);
+  void Run(Bytes target, int64_t work_end, const Deadline& deadline,
+           int64_t& work, PackingSolution& best);
 
   // Nothing can be moved: only fixed blocks are in the way.
   [[nodiscard]] bool has_ended() const { return has_ended_; }

@@ -1,7 +1,6 @@
 #include "core/packing/packing.h"
 
 #include <algorithm>
-#include <deque>
 #include <limits>
 #include <optional>
 #include <sstream>
@@ -10,27 +9,14 @@
 #include <vector>
 
 #include "core/base/deadline.h"
-#include "core/packing/compose.h"
 #include "core/packing/greedy.h"
 #include "core/packing/order_search.h"
 #include "core/packing/problem.h"
 #include "core/packing/skyline_search.h"
+#include "core/packing/turns.h"
 
 namespace coop {
 namespace {
-
-// How unlike the sizes of blocks may be that are laid side by side.
-constexpr double kTolerances[] = {0, 0.003, 0.01, 0.02, 0.04, 0.08, 0.2, 0.4};
-// The first turn of each way to improve, in elementary steps.
-constexpr int64_t kFirstTurn = 50'000;
-constexpr int64_t kTurnPerBlock = 2'000;
-// Tries at the bound itself, of every turn.
-constexpr int kTriesAtBound = 6;
-constexpr int64_t kMostTurn = int64_t{1} << 40;
-// Turns of the search over the order to one of the other.
-constexpr int64_t kTurnsOfOrder = 6;
-// Of all turns together; only so that different seeds try different things.
-constexpr uint64_t kMostTries = 1'000'000;
 
 template <typename... Parts>
 [[noreturn]] void Fail(std::string_view function, const Parts&... parts) {
@@ -72,167 +58,6 @@ void CheckFixed(std::span<const PackingBlock> blocks,
   }
 }
 
-// Improves on a packing in two ways that take turns. The turns are the same with
-// any effort and whatever is enough, only more or fewer of them: what is found
-// for less is found for more.
-class Improver {
- public:
-  // No packing has a peak below `aim`; one of at most `enough` ends the search.
-  // `best` came from `order`. All that is referred to must outlive this.
-  Improver(const PackingProblem& problem, std::vector<int32_t> order,
-           const PackingOptions& options, Bytes aim, Bytes enough,
-           const Deadline& deadline)
-      : options_(options),
-        aim_(aim),
-        enough_(enough),
-        deadline_(deadline),
-        order_search_(problem, std::move(order), options.seed),
-        turn_(kFirstTurn + kTurnPerBlock * std::ssize(problem.blocks)) {
-    if (!problem.has_fixed) search_.emplace(problem);
-  }
-
-  [[nodiscard]] bool MayGoOn(const PackingSolution& best, int64_t work) const {
-    return best.peak_bytes > std::max(aim_, enough_) &&
-           (search_ || !order_search_.has_ended()) &&
-           work < options_.effort && !deadline_.IsOver();
-  }
-
-  void TakeTurn(int64_t& work, PackingSolution& best) {
-    // Often and short at the bound: a lucky start needs little, an unlucky one
-    // never ends.
-    for (int i = 0; search_ && i < kTriesAtBound && MayGoOn(best, work); ++i) {
-      LookFor(aim_, turn_ / 4, work, best);
-    }
-    // More than that, so that there is something to show; what is found makes
-    // the next step smaller.
-    for (int eighths = 1; search_ && eighths < 8 && MayGoOn(best, work);) {
-      const Bytes peak = aim_ + (best.peak_bytes - 1 - aim_) * eighths / 8;
-      eighths = LookFor(peak, turn_, work, best) ? 1 : 2 * eighths;
-    }
-    if (!MayGoOn(best, work)) return;
-    order_search_.Run(aim_,
-                      std::min(options_.effort, work + kTurnsOfOrder * turn_),
-                      work, best);
-    turn_ = std::min(turn_ + turn_ / 16, kMostTurn);
-    ++work;
-  }
-
- private:
-  bool LookFor(Bytes peak, int64_t limit, int64_t& work,
-               PackingSolution& best) {
-    const uint64_t seed =
-        num_tries_ == 0 ? 0 : options_.seed * kMostTries + num_tries_;
-    ++num_tries_;
-    const auto outcome =
-        search_->Find(peak, seed, std::min(limit, options_.effort - work),
-                      deadline_, work);
-    if (outcome == PackingSearch::Outcome::kRefuted) {
-      aim_ = std::max(aim_, peak + options_.alignment);
-    }
-    if (outcome != PackingSearch::Outcome::kFound) return false;
-    best = search_->solution();
-    return true;
-  }
-
-  const PackingOptions& options_;
-  Bytes aim_;
-  const Bytes enough_;
-  const Deadline& deadline_;
-  std::optional<PackingSearch> search_;
-  OrderSearch order_search_;
-  int64_t turn_;
-  uint64_t num_tries_ = 0;
-};
-
-// The best of the greedy orders in `best`, which may be empty before; `order` is
-// the one that it came from.
-void PackGreedily(const PackingProblem& problem, const PackingOptions& options,
-                  Bytes enough, const Deadline& deadline, int64_t& work,
-                  std::optional<PackingSolution>& best,
-                  std::vector<int32_t>& order) {
-  GreedyPacker packer(problem);
-  for (int which = 0; which < kNumGreedyOrders; ++which) {
-    if (best && (work >= options.effort || deadline.IsOver())) return;
-    const auto present = GreedyOrder(problem, which);
-    for (const Fit fit : {Fit::kLowest, Fit::kBest}) {
-      if (best && best->peak_bytes <= enough) return;
-      const Bytes limit = best ? best->peak_bytes - 1
-                               : std::numeric_limits<Bytes>::max();
-      auto solution = packer.Place(present, fit, limit, work);
-      if (!solution) continue;
-      best = std::move(solution);
-      order = present;
-      if (work >= options.effort) return;
-    }
-  }
-}
-
-// What blocks can be composed of, and its packing.
-class Composed {
- public:
-  Composed(Composition composition, const PackingOptions& options, Bytes enough,
-           const Deadline& deadline, int64_t& work)
-      : composition_(std::move(composition)),
-        reduced_(composition_.Reduced(options.alignment)) {
-    std::optional<PackingSolution> solution;
-    std::vector<int32_t> order;
-    PackGreedily(reduced_, options, enough, deadline, work, solution, order);
-    solution_ = *std::move(solution);
-    improver_.emplace(reduced_, std::move(order), options,
-                      reduced_.lower_bound_bytes, enough, deadline);
-  }
-
-  void TakeTurn(int64_t& work) {
-    if (improver_->MayGoOn(solution_, work)) {
-      improver_->TakeTurn(work, solution_);
-    }
-  }
-  // Replaces `best` by what is better.
-  void Offer(PackingSolution& best) const {
-    PackingSolution expanded = composition_.Expand(reduced_, solution_);
-    if (expanded.peak_bytes < best.peak_bytes) best = std::move(expanded);
-  }
-
- private:
-  const Composition composition_;
-  const PackingProblem reduced_;
-  PackingSolution solution_;
-  std::optional<Improver> improver_;
-};
-
-PackingSolution SolveInTurns(const PackingProblem& problem,
-                      const PackingOptions& options, Bytes aim, Bytes enough,
-                      const Deadline& deadline, int64_t& work) {
-  std::optional<PackingSolution> best;
-  std::vector<int32_t> order;
-  PackGreedily(problem, options, enough, deadline, work, best, order);
-  Improver improver(problem, std::move(order), options, aim, enough, deadline);
-  const auto may_go_on = [&] { return improver.MayGoOn(*best, work); };
-  // Ever more loosely.
-  std::deque<Composed> all_composed;  // They do not move.
-  if (!problem.has_fixed) {
-    Composition composition(problem);
-    size_t num_before = problem.blocks.size();
-    for (const double tolerance : kTolerances) {
-      if (!may_go_on()) break;
-      composition.Join(tolerance, work);
-      if (composition.num_pieces() == num_before) continue;
-      num_before = composition.num_pieces();
-      all_composed.emplace_back(composition, options, enough, deadline, work)
-          .Offer(*best);
-    }
-  }
-  for (size_t turn = 0; may_go_on(); ++turn) {
-    if (!all_composed.empty()) {
-      Composed& composed = all_composed[turn % all_composed.size()];
-      composed.TakeTurn(work);
-      composed.Offer(*best);
-    }
-    if (may_go_on()) improver.TakeTurn(work, *best);
-  }
-  return *std::move(best);
-}
-
 // Shares what is left of the effort between the two ways to improve on `best`,
 // which came from `order`.
 void ImproveInShares(const PackingProblem& problem, const std::vector<int32_t>& order,
@@ -265,8 +90,8 @@ void ImproveInShares(const PackingProblem& problem, const std::vector<int32_t>& 
   };
   if (search) search_until(start + effort / 2);
   OrderSearch(problem, order, options.seed)
-      .Run(target, search ? start + effort / 4 * 3 : options.effort, work,
-           best);
+      .Run(target, search ? start + effort / 4 * 3 : options.effort,
+           Deadline(std::nullopt), work, best);
   if (search) search_until(options.effort);
 }
 
@@ -358,18 +183,22 @@ Packing Pack(std::span<const PackingBlock> blocks,
   Bytes enough =
       std::max(packing.lower_bound_bytes, options.target_peak_bytes);
   int64_t work = 0;
-  const Deadline deadline(options.seconds);
-  for (const PackingProblem& problem : problems) {
-    const PackingSolution solution =
-        options.seconds
-            ? SolveInTurns(problem, options, packing.lower_bound_bytes, enough,
-                           deadline, work)
-            : SolveInShares(problem, options, enough, work);
-    for (size_t i = 0; i < problem.blocks.size(); ++i) {
-      packing.offsets[At(problem.blocks[i].source)] = solution.offsets[i];
+  std::vector<PackingSolution> solutions;
+  if (options.seconds) {
+    solutions = SolveInTurns(problems, options, packing.lower_bound_bytes, enough,
+                             Deadline(options.seconds), work);
+  } else {
+    for (const PackingProblem& problem : problems) {
+      solutions.push_back(SolveInShares(problem, options, enough, work));
+      enough = std::max(enough, solutions.back().peak_bytes);
+    }
+  }
+  for (size_t part = 0; part < problems.size(); ++part) {
+    const PackingSolution& solution = solutions[part];
+    for (size_t i = 0; i < solution.offsets.size(); ++i) {
+      packing.offsets[At(problems[part].blocks[i].source)] = solution.offsets[i];
     }
     packing.peak_bytes = std::max(packing.peak_bytes, solution.peak_bytes);
-    enough = std::max(enough, packing.peak_bytes);
   }
   return packing;
 }

@@ -51,8 +51,8 @@ void CheckBlocks(std::string_view function,
 // Dynamic storage allocation is NP-hard. Greedy orders come first
 // (greedy.h); where they miss the lower bound, a search over skylines
 // (skyline_search.h) and a local search over the order (order_search.h) share the
-// effort that is left or, with seconds, take turns, also for what blocks compose
-// to (compose.h).
+// effort that is left or, with seconds, take turns (turns.h) with a search over
+// what blocks are composed of (composed_search.h).
 //
 // Throws std::invalid_argument as CheckBlocks does, and for fixed blocks that
 // are in each other's way.
