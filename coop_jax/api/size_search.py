@@ -137,18 +137,26 @@ class SizeSearch:
         return max(low, 0)
 
     def _between(self, low: int, high: int, points: dict[int, int]) -> int:
-        """The index where the line through the two points next to the budget meets it."""
+        """The index where the line through the two points next to the budget meets it.
+
+        Every third is the middle instead, or twice the lower end as long as no size is
+        predicted not to fit: bytes need not grow in a line.
+        """
+        index = low + 1
         near = sorted(points, key=lambda i: abs(points[i] - self._budget_bytes))[:2]
-        if len(near) < 2:
-            return low + 1
-        first, second = sorted(near)
-        size, rise = self._sizes[first], points[second] - points[first]
-        if rise <= 0:
-            return (low + high) // 2
-        part = (self._budget_bytes - points[first]) / rise
-        size += part * (self._sizes[second] - size)
-        index = bisect.bisect_right(self._sizes, size) - 1
+        if len(near) == 2:
+            index = self._on_line(*sorted(near), points)
+        if len(points) % 3 == 2:
+            index = (low + high) // 2 if high in points else max(index, 2 * (low + 1))
         return min(max(index, low + 1), high - 1)
+
+    def _on_line(self, first: int, second: int, points: dict[int, int]) -> int:
+        rise = points[second] - points[first]
+        if rise <= 0:
+            return second
+        part = (self._budget_bytes - points[first]) / rise
+        size = self._sizes[first] + part * (self._sizes[second] - self._sizes[first])
+        return bisect.bisect_right(self._sizes, size) - 1
 
     def _predicted_bytes(self, index: int) -> int:
         """The bytes of a size's smallest plan, from its estimate and from what XLA needed

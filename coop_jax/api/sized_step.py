@@ -113,7 +113,9 @@ class SizedStep:
         if self._is_read:
             return
         self._is_read = True
-        loops = loop_search_of(self._traced, self._planner, sum(self.estimate), self._log)
+        loops = loop_search_of(
+            self._traced, self._planner, self._bytes_as_written(), self._log
+        )
         if loops is not None:
             self._loops = loops.smallest()
             self._know(self._loops.total_bytes, is_measured=True)
@@ -175,9 +177,16 @@ class SizedStep:
     def _know(self, count: int, *, is_measured: bool) -> None:
         self.bytes, self.is_measured = count, is_measured
 
+    def _bytes_as_written(self) -> int:
+        """Bytes of the step as written, by rules."""
+        traced = self._traced
+        target = target_of(traced.device())
+        pool_bytes = _least_pool_bytes(traced.program, target, target.alignment_bytes)
+        return self.estimate.fixed_bytes + pool_bytes // traced.num_devices()
+
     def _tagged_bytes(self) -> int:
         if self._tagged is None:  # XLA refuses it, and says nothing else.
-            return sum(self.estimate)
+            return self._bytes_as_written()
         return memory_figures(self._tagged).total_bytes
 
 
