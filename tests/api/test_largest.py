@@ -28,11 +28,11 @@ def shape(*sizes):
 
 
 def mlp(batch):
-    return mlp_step, ([shape(64, 64)] * 4, shape(batch, 64))
+    return mlp_step, ([shape(64, 64)] * 6, shape(batch, 64))
 
 
 def convolution(batch):
-    weights = [[shape(3, 3, 8, 8)] * 3] * 2
+    weights = [[shape(3, 3, 8, 8)] * 3]
     return pooled_step, (weights, shape(batch, 16, 16, 8))
 
 
@@ -95,7 +95,7 @@ def compilations(monkeypatch):
 @pytest.mark.parametrize(
     ("make_step", "sizes", "budget"),
     [
-        pytest.param(mlp, MLP_SIZES, 500_000, id="mlp"),
+        pytest.param(mlp, MLP_SIZES, 700_000, id="mlp"),
         pytest.param(convolution, range(4, 129, 4), "1MiB", id="convolution"),
         pytest.param(transformer, range(2, 65, 2), "2MiB", id="transformer"),
         pytest.param(scanned, range(128, 4097, 128), "2MiB", id="scanned"),
@@ -103,7 +103,9 @@ def compilations(monkeypatch):
     ],
 )
 def test_it_is_within_one_item_of_the_largest(make_step, sizes, budget, compilations):
-    options = {"budget": budget, "donate_argnums": 0}
+    # Loops have no plans but of the search; of the others the planner does not matter.
+    planner = "search" if make_step is scanned else "lookahead"
+    options = {"budget": budget, "planner": planner, "donate_argnums": 0}
     found = largest(make_step, sizes, **options)
     total = compilations["all"]
     assert found.num_compilations == total
@@ -164,13 +166,14 @@ def test_on_a_mesh(compilations):
         return mlp_step, ([on((), 64, 64)] * 3, on(("x",), batch, 64))
 
     sizes = range(256, 4097, 256)
-    found = largest(make_step, sizes, budget=500_000, donate_argnums=0)
+    options = {"budget": 500_000, "planner": "lookahead", "donate_argnums": 0}
+    found = largest(make_step, sizes, **options)
     total = compilations["all"]
     assert found.measured_bytes <= 500_000
     assert total <= found.plan.num_compilations + MAX_MORE
     step, args = make_step(sizes[sizes.index(found.size) + 2])
     with pytest.raises(InfeasibleBudgetError):
-        fit(step, *args, budget=500_000, donate_argnums=0)
+        fit(step, *args, **options)
 
 
 @pytest.mark.parametrize(
