@@ -22,9 +22,9 @@ class Largest:
     """The largest size with which a step fits a budget; prints as a short report.
 
     Attributes:
-        size: the size, one of those given.
+        size: the number that was chosen, of those given.
         plan: its plan, compiled; `plan.measured_bytes` is XLA's figure, within the budget.
-        next_size: the next larger size of those given; None if there is none.
+        next_size: the next larger number of those given; None if there is none.
         next_bytes: XLA's bytes of the smallest plan of the next size, over the budget; None
             if none was compiled.
         num_compilations: the number of compilations by XLA, of all sizes.
@@ -97,7 +97,7 @@ def largest(
         make_step: `make_step(size)` returns the step, as for `remat_train_step`, and the
             tuple of its arguments: pytrees of arrays or of `jax.ShapeDtypeStruct`s. Called
             for several sizes, some larger than the answer.
-        sizes: the sizes that may be chosen, increasing, such as `range(8, 513, 8)`.
+        sizes: the numbers of sequences, tokens or others that may be chosen, increasing.
         target, budget: as for `fit`; a budget in bytes or `"device"`, not a percentage.
         planner, static_argnums, static_argnames, donate_argnums, donate_argnames,
             keep_unused, compiler_options, verbose: as for `remat_train_step`.
@@ -148,7 +148,8 @@ def largest(
     try:
         index, fitted = search.run()
     except InfeasibleBudgetError as error:
-        raise _none_fits(error, known_sizes) from None
+        _say_that_none_fits(error, known_sizes)
+        raise
     following = index + 1 if index + 1 < len(known_sizes) else None
     after = search.steps.get(index + 1)
     return Largest(
@@ -214,11 +215,10 @@ def _checked_step(made: Any, size: int) -> tuple[Callable, tuple]:
     return fn, tuple(args)
 
 
-def _none_fits(error: InfeasibleBudgetError, sizes: list[int]) -> InfeasibleBudgetError:
-    """The error of the smallest size, which says that it is of that."""
+def _say_that_none_fits(error: InfeasibleBudgetError, sizes: list[int]) -> None:
+    """Make the error of the smallest size say that it is of that."""
     which = "the only one" if len(sizes) == 1 else f"the smallest of {len(sizes)}"
     error.args = (
         "`largest(sizes=...)` must have a size that fits the budget. Got none: size "
         f"{sizes[0]}, {which}, does not. {error}",
     )
-    return error
