@@ -53,7 +53,7 @@ class Largest:
         if self.next_size is None:
             return "none: all sizes fit"
         if self.next_bytes is None:
-            return f"{self.next_size} is predicted not to fit; not compiled"
+            return f"{self.next_size} was not compiled"
         return f"{self.next_size} needs {format_bytes(self.next_bytes)}"
 
 
@@ -150,13 +150,13 @@ def largest(
     except InfeasibleBudgetError as error:
         _say_that_none_fits(error, known_sizes)
         raise
-    following = index + 1 if index + 1 < len(known_sizes) else None
     after = search.steps.get(index + 1)
+    next_bytes = after.bytes if after is not None and after.is_measured else None
     return Largest(
         size=known_sizes[index],
         plan=fitted.plan,
-        next_size=None if following is None else known_sizes[following],
-        next_bytes=after.bytes if after is not None and after.is_measured else None,
+        next_size=next(iter(known_sizes[index + 1 :]), None),
+        next_bytes=next_bytes if (next_bytes or 0) > budget_bytes else None,
         num_compilations=search.num_compilations,
     )
 

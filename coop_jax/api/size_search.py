@@ -145,7 +145,7 @@ class SizeSearch:
         index = low + 1
         near = sorted(points, key=lambda i: abs(points[i] - self._budget_bytes))[:2]
         if len(near) == 2:
-            index = self._on_line(*sorted(near), points)
+            index = self._on_line(min(near), max(near), points)
         if len(points) % 3 == 2:
             index = (low + high) // 2 if high in points else max(index, 2 * (low + 1))
         return min(max(index, low + 1), high - 1)
