@@ -91,7 +91,7 @@ def largest(
     planned and compiled like `remat_train_step` with this budget and these options does.
 
     Sizes other than the answer take at most four compilations in all, unless more than one
-    that was predicted to fit does not (of steps with loops, more than none).
+    that was predicted to fit does not.
 
     Arguments:
         make_step: `make_step(size)` returns the step, as for `remat_train_step`, and the
