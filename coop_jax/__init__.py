@@ -17,6 +17,7 @@ import importlib.metadata
 
 from coop_jax._ext import ArenaExhausted, OnlineArena
 from coop_jax.api.fit import fit
+from coop_jax.api.largest import largest
 from coop_jax.api.train_step import RematTrainStep, remat_train_step
 from coop_jax.arena.stats import ArenaStats
 from coop_jax.base.errors import InfeasibleBudgetError
@@ -37,6 +38,7 @@ __all__ = [
     "Row",
     "compare",
     "fit",
+    "largest",
     "remat_train_step",
 ]
 __version__ = importlib.metadata.version("coop-jax")

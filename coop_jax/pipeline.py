@@ -113,6 +113,7 @@ def fit_step(
     unmodified: AsWritten | None = None,
     placing: Placing = XLA_PLACES,
     caller: str = "remat_train_step",
+    begun: BudgetSearch | None = None,
 ) -> FittedStep:
     """A step that keeps a budget: as written if that does, or else planned.
 
@@ -125,6 +126,8 @@ def fit_step(
             it is compiled here.
         placing: the placement of planned tensors.
         caller: the function that errors name.
+        begun: the search of a step without loops to plan, whose plans that were compiled
+            before are not compiled again; None: it begins here.
 
     Raises:
         InfeasibleBudgetError: if no plan fits.
@@ -144,7 +147,7 @@ def fit_step(
     works_bytes = None if as_written.compiled is None else total_bytes
     tagged = as_written.tagged
     del as_written, unmodified  # Their buffers are not needed while plans are compiled.
-    loops = _loop_search(traced, planner, total_bytes, log)
+    loops = loop_search_of(traced, planner, total_bytes, log)
     if loops is not None:
         found_loops = loops.best(budget_bytes)
         if found_loops is not None:
@@ -154,8 +157,12 @@ def fit_step(
             return FittedStep(found_loops.compiled, jitted, plan)
         works_bytes = loops.least_bytes(works_bytes)
     around, tagged = _around_loops(traced, tagged, loops)
-    problem = _problem(around, planner, log, tagged, placing, works_bytes, caller)
-    search = BudgetSearch(problem)
+    if begun is None or loops is not None:
+        problem = problem_of(around, planner, log, tagged, placing, works_bytes, caller)
+        search = BudgetSearch(problem)
+    else:
+        search = begun
+        search.problem.unmodified_bytes = works_bytes
     found = search.run(budget_bytes)
     assert found.compiled is not None, "a search returns what XLA compiles"
     assert found.total_bytes <= budget_bytes, "a search returns what keeps the budget"
@@ -168,7 +175,7 @@ def fit_step(
     return dataclasses.replace(fitted, exchange_log=placing.exchange_log)
 
 
-def _loop_search(
+def loop_search_of(
     traced: TracedStep,
     planner: str | PlanOptions,
     unmodified_bytes: int,
@@ -236,9 +243,9 @@ def fit_smallest(
     unmodified: AsWritten,
 ) -> FittedStep:
     """The step of `fit_step` at the smallest budget that works."""
-    loops = _loop_search(traced, planner, unmodified.total_bytes, log)
+    loops = loop_search_of(traced, planner, unmodified.total_bytes, log)
     around, tagged = _around_loops(traced, unmodified.tagged, loops)
-    search = BudgetSearch(_problem(around, planner, log, tagged, XLA_PLACES))
+    search = BudgetSearch(problem_of(around, planner, log, tagged, XLA_PLACES))
     found = search.smallest(MAX_COMPILATIONS)
     fitted = _fitted(around, search, found, found.total_bytes, unmodified.total_bytes)
     if loops is None:
@@ -247,7 +254,7 @@ def fit_smallest(
     return dataclasses.replace(fitted, plan=plan)
 
 
-def _problem(
+def problem_of(
     traced: TracedStep,
     planner: str | PlanOptions,
     log: Callable[[str], None],

@@ -24,6 +24,7 @@ PAGE = pathlib.Path(__file__).with_name("api.md")
 MODULES = ("coop_jax", "coop_jax.planning", "coop_jax.targets", "coop_jax.dtr_log")
 # Types that public functions return, and no module exports.
 RETURNED = (
+    "coop_jax.api.largest.Largest",
     "coop_jax.report.Recomputation",
     "coop_jax.report.LoopPlan",
     "coop_jax.loops.loop_plan.IterationsPlan",

@@ -134,12 +134,21 @@ class BudgetedJit:
             target: name of a device, which may be absent; None for that of the arguments.
             args, kwargs: the step's arguments.
         """
-        if target is not None:
-            device = absent_devices.named_device(target)
-            args, kwargs = map_dynamic(
-                self.jitted, lambda tree: absent_devices.placed(tree, device), args, kwargs
-            )
+        args, kwargs = self._placed(target, args, kwargs)
         return self.fitted(args, kwargs).plan
+
+    def traced(self, target: str | None, args: tuple, kwargs: dict) -> TracedStep:
+        """The traced step for these arguments, before any plan; arguments as of `plan`."""
+        args, kwargs = self._placed(target, args, kwargs)
+        return TracedStep.of(self.jitted, args, kwargs)
+
+    def _placed(self, target: str | None, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        if target is None:
+            return args, kwargs
+        device = absent_devices.named_device(target)
+        return map_dynamic(
+            self.jitted, lambda tree: absent_devices.placed(tree, device), args, kwargs
+        )
 
     def check(self, args: tuple, kwargs: dict) -> Check:
         """The results of the planned step compared with those of the step as written."""

@@ -18,6 +18,7 @@ from coop_jax.api.results_check import Check
 from coop_jax.arena.stats import ArenaStats, is_debugged
 from coop_jax.base import _compat_jit
 from coop_jax.base.budget import check_budget, format_bytes
+from coop_jax.compile.traced_step import TracedStep
 from coop_jax.plan.planner import PlanOptions, planner_options
 from coop_jax.report import Plan
 from coop_jax.search.placements import PLACEMENTS
@@ -340,6 +341,19 @@ class RematTrainStep:
     def _all_budgeted(self) -> list[BudgetedJit]:
         steps = [self._direct, *self._steps.values()]
         return [s if isinstance(s, BudgetedJit) else s.budgeted for s in steps]
+
+
+def traced_step(step: RematTrainStep, target: str | None, args: tuple) -> TracedStep:
+    """The traced step of a call, before any plan; its library's `jit` is inside.
+
+    Arguments:
+        step: the step.
+        target: as in `RematTrainStep.plan`.
+        args: its arguments.
+    """
+    return step._within(
+        args, {}, lambda budgeted, args, kwargs: budgeted.traced(target, args, kwargs)
+    )
 
 
 def _overlaid(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

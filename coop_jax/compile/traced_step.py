@@ -53,6 +53,8 @@ class TracedStep:
     _jitted: weakref.WeakKeyDictionary[Program, Any] = dataclasses.field(
         default_factory=weakref.WeakKeyDictionary, repr=False
     )
+    # One item for each compilation; shared by the steps that replace one another.
+    _compilations: list[None] = dataclasses.field(default_factory=list, repr=False)
 
     @staticmethod
     def trace(
@@ -199,9 +201,15 @@ class TracedStep:
             lowered: from `lower` or `lower_as_written`.
             options: compiler options beyond the step's own.
         """
+        self._compilations.append(None)
         backend = self.backend if self.num_devices() == 1 else Backend()
         jit_options = self.jit_options.get("compiler_options") or {}
         return backend.compile(lowered, self.device(), jit_options, options or {})
+
+    @property
+    def num_compilations(self) -> int:
+        """Compilations by XLA so far: of the step as written and of all its programs."""
+        return len(self._compilations)
 
     @property
     def backend(self) -> Backend:

@@ -92,10 +92,7 @@ class BudgetSearch:
                 below, or else after compiling the two tightest plans; after four where
                 those were expected to keep the budget by far.
         """
-        # XLA fuses some plans otherwise than the step as written, and needs less for them
-        # than the bound, which is of that.
-        is_known = best_of(self.problem.measured, budget_bytes) is not None
-        if budget_bytes < self._refusals.least.bytes and not is_known:
+        if self.is_refused_at_once(budget_bytes):
             raise self._refusals.at_once(budget_bytes, lambda: self.smallest().total_bytes)
         search = self._search()
         is_tight = self._is_tight(budget_bytes)
@@ -109,6 +106,18 @@ class BudgetSearch:
                 # may recompute less.
                 search.best(budget_bytes, MAX_BESIDE_TIGHTEST)
         return self._improved(budget_bytes)
+
+    def is_refused_at_once(self, budget_bytes: int) -> bool:
+        """Whether a budget is below the bytes that no plan can go below."""
+        # XLA fuses some plans otherwise than the step as written, and needs less for them
+        # than the bound, which is of that.
+        is_known = best_of(self.problem.measured, budget_bytes) is not None
+        return budget_bytes < self._refusals.least.bytes and not is_known
+
+    def tightest(self, budget_bytes: int) -> Measured:
+        """The first of the tightest plans that keeps a budget, or else the smallest: those
+        that `run` compiles, too, where the budget is tight."""
+        return self._search().tightest(budget_bytes)
 
     def smallest(self, num_left: int = MAX_TIGHTEST) -> Measured:
         """The step that needs the fewest bytes of those compiled for a budget of 0.

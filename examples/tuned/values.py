@@ -470,6 +470,7 @@ VALUES = (
 # rates from data sheets, and lengths of what is printed.
 OTHER_NUMBERS = {
     "api.results_check": {"_LINES_IN_REPORT"},
+    "api.size_search": {"MAX_OF_OTHER_SIZES"},
     "arena.layout": {"NO_ARENA"},
     "backends.tpu.async_copies": {"_COPY_TABLES"},
     "backends.tpu.compile_to_buffers": {"_LAST_WORDS", "_MAIN_MEMORY"},

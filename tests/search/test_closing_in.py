@@ -11,7 +11,7 @@ from steps import traced
 
 from coop_jax import InfeasibleBudgetError
 from coop_jax.compile.as_written import compile_both
-from coop_jax.pipeline import _problem
+from coop_jax.pipeline import problem_of
 from coop_jax.search.closing_in import closed_in
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.placements import XLA_PLACES
@@ -37,7 +37,7 @@ class Asked:
         self.budgets = [smallest + int(part * slack) for part in PARTS]
 
     def search(self):
-        problem = _problem(
+        problem = problem_of(
             self._step, "search", lambda line: None, self._both.tagged, XLA_PLACES
         )
         return BudgetSearch(problem)

@@ -11,7 +11,7 @@ from scanned_steps import STEPS, descent, layer, normal, scanned, weights
 import coop_jax
 from coop_jax import InfeasibleBudgetError, remat_train_step
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.pipeline import _loop_search
+from coop_jax.pipeline import loop_search_of
 from coop_jax.xla.memory_figures import memory_figures
 
 LONG = 12
@@ -127,7 +127,7 @@ def test_groups_are_named_where_only_what_is_carried_into_them_is_kept():
 def test_the_papers_planners_know_no_loops(planner):
     step, args = scanned()
     traced = TracedStep.trace(step, {}, args, {})
-    search = _loop_search(traced, planner, bytes_of(step, args), lambda line: None)
+    search = loop_search_of(traced, planner, bytes_of(step, args), lambda line: None)
     assert (search is not None) == (planner == "search")
 
 

@@ -1,0 +1,230 @@
+"""Sized step: the step of one size, and the bytes of its smallest plan.
+
+Three figures, each dearer than the one before: by rules, without a compilation; by the
+planner, from the stored values of the tagged program, which is one compilation; and by XLA,
+of the tightest plans that a budget is refused by. What is compiled for one of them serves
+the next, and the plan itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from coop_jax import _ext
+from coop_jax.base import _compat_jit
+from coop_jax.base.errors import InfeasibleBudgetError
+from coop_jax.compile.as_written import AsWritten, compile_tagged, predicted_fixed_bytes
+from coop_jax.compile.traced_step import TracedStep
+from coop_jax.graph.step_graph import build_graph
+from coop_jax.graph.stored_values import from_rules
+from coop_jax.loops.broadcasts_inside import with_broadcasts_inside
+from coop_jax.loops.emission import with_planned_pairs
+from coop_jax.loops.loop import Loop
+from coop_jax.loops.menu import menu_of
+from coop_jax.loops.pairs import is_plannable
+from coop_jax.pipeline import FittedStep, fit_step, loop_search_of, problem_of
+from coop_jax.plan.planner import PlanOptions, planner_options
+from coop_jax.search.driver import BudgetSearch
+from coop_jax.search.loop_search import PlannedLoops
+from coop_jax.search.placements import XLA_PLACES
+from coop_jax.targets import Target, target_of
+from coop_jax.trace.costs import aval_bytes
+from coop_jax.trace.program import Program
+from coop_jax.xla.memory_figures import compile_measured, memory_figures
+
+
+class Estimate(NamedTuple):
+    """Bytes of a step's smallest plan before any compilation.
+
+    Attributes:
+        fixed_bytes: of arguments and results.
+        pool_bytes: a lower bound of what else is alive at once, which grows with the size
+            as XLA's figure does.
+    """
+
+    fixed_bytes: int
+    pool_bytes: int
+
+
+class SizedStep:
+    """The step of one size.
+
+    Attributes:
+        bytes: the bytes that its smallest plan needs, as far as they are known: the
+            planner's expectation, or XLA's figure; None before any compilation.
+        is_measured: whether they are XLA's figure.
+
+    Arguments:
+        traced: the step.
+        planner, caller: as of `fit_step`.
+        log: receives a line for every compilation.
+    """
+
+    def __init__(
+        self,
+        traced: TracedStep,
+        planner: str | PlanOptions,
+        log: Callable[[str], None],
+        caller: str,
+    ) -> None:
+        self.bytes: int | None = None
+        self.is_measured = False
+        self._traced = traced
+        self._planner = planner
+        self._log = log
+        self._caller = caller
+        self._tagged = None
+        self._search: BudgetSearch | None = None
+        self._loops: PlannedLoops | None = None
+        self._fitted: FittedStep | None = None
+        self._is_read = False
+
+    @property
+    def num_compilations(self) -> int:
+        """Compilations by XLA so far."""
+        return self._traced.num_compilations
+
+    @property
+    def is_looped(self) -> bool:
+        """Whether it was read, and has loops to plan."""
+        return self._loops is not None
+
+    @functools.cached_property
+    def estimate(self) -> Estimate:
+        """The bytes of its smallest plan by rules, its loops at the ends of their path; on
+        several devices, of one of them if all were divided."""
+        traced = self._traced
+        target = target_of(traced.device())
+        options = planner_options(self._planner, target.alignment_bytes)
+        programs = [traced.program]
+        if options.policy == "search":
+            programs = list(_ends_of_loops(traced.program, target))
+        pool_bytes = min(
+            _least_pool_bytes(program, target, options.alignment) for program in programs
+        )
+        return Estimate(_fixed_bytes(traced), pool_bytes // traced.num_devices())
+
+    def read(self) -> None:
+        """Compile what shows the bytes of its smallest plan: the tagged program, or the
+        ends of the path of plans of loops."""
+        if self._is_read:
+            return
+        self._is_read = True
+        loops = loop_search_of(
+            self._traced, self._planner, self._bytes_as_written(), self._log
+        )
+        if loops is not None:
+            self._loops = loops.smallest()
+            self._know(self._loops.total_bytes, is_measured=True)
+            return
+        self._log("its stored values")
+        self._tagged = compile_tagged(self._traced)
+        problem = problem_of(
+            *(self._traced, self._planner, self._log, self._tagged, XLA_PLACES),
+            caller=self._caller,
+        )
+        self._search = BudgetSearch(problem)
+        graph, smallest = problem.smallest_of(problem.graphs)
+        expected_bytes = problem.planned_bytes(graph, smallest.schedule)
+        self._know(min(expected_bytes, self._tagged_bytes()), is_measured=False)
+
+    def keeps(self, budget_bytes: int) -> bool:
+        """Whether its smallest plans keep a budget, as those compiled show by which `fit`
+        would refuse it."""
+        self.read()
+        if self._loops is not None:
+            return self._loops.keeps(budget_bytes)
+        assert self._search is not None, "a step without loops was read"
+        if self._tagged_bytes() <= budget_bytes:
+            return self.is_fitted(budget_bytes)
+        if self._search.is_refused_at_once(budget_bytes):
+            return False
+        found = self._search.tightest(budget_bytes)
+        self._know(found.total_bytes, is_measured=True)
+        return found.keeps(budget_bytes)
+
+    def is_fitted(self, budget_bytes: int) -> bool:
+        """Whether it has a plan that keeps a budget, which is made."""
+        try:
+            self.fit(budget_bytes)
+        except InfeasibleBudgetError:
+            return False
+        return True
+
+    def fit(self, budget_bytes: int) -> FittedStep:
+        """The step of `fit_step`: the same plan as if nothing had been compiled before.
+
+        Raises:
+            InfeasibleBudgetError: if no plan fits.
+        """
+        if self._fitted is None:
+            traced, as_written = self._traced, None
+            if self._search is not None:
+                compiled, total_bytes = compile_measured(
+                    lambda: traced.compile_lowered(traced.lower_as_written())
+                )
+                as_written = AsWritten(compiled, total_bytes, self._tagged)
+            self._fitted = fit_step(
+                *(traced, budget_bytes, self._planner, self._log, as_written),
+                caller=self._caller,
+                begun=self._search,
+            )
+        return self._fitted
+
+    def _know(self, count: int, *, is_measured: bool) -> None:
+        self.bytes, self.is_measured = count, is_measured
+
+    def _bytes_as_written(self) -> int:
+        """Bytes of the step as written, by rules."""
+        traced = self._traced
+        target = target_of(traced.device())
+        pool_bytes = _least_pool_bytes(traced.program, target, target.alignment_bytes)
+        return self.estimate.fixed_bytes + pool_bytes // traced.num_devices()
+
+    def _tagged_bytes(self) -> int:
+        if self._tagged is None:  # XLA refuses it, and says nothing else.
+            return self._bytes_as_written()
+        return memory_figures(self._tagged).total_bytes
+
+
+def _ends_of_loops(program: Program, target: Target) -> Iterator[Program]:
+    """The program with the fewest bytes kept by its loops, without groups and with them."""
+    program = with_broadcasts_inside(program)
+    menu = menu_of(program, target)
+    if not menu.choices:
+        yield program
+        return
+    for _, saved_bytes in menu.stretches:
+        yield with_planned_pairs(program, menu.saving(saved_bytes))
+
+
+def _least_pool_bytes(program: Program, target: Target, alignment: int) -> int:
+    """Bytes that no plan can go below by rules, those inside of loops included."""
+    inside = {
+        index: _least_pool_bytes(Loop.of(eqn).body, target, alignment)
+        for index, eqn in enumerate(program.eqns)
+        if is_plannable(eqn)
+    }
+    graph = build_graph(program, from_rules(program).with_scratch(inside), target)
+    return _ext.lower_bound(graph.core, alignment)[0]
+
+
+def _fixed_bytes(traced: TracedStep) -> int:
+    """Bytes of arguments and results on one device; on one of several, of arguments alone,
+    as the shardings of results are XLA's."""
+    if traced.num_devices() == 1:
+        return predicted_fixed_bytes(traced.program)
+    leaves = traced.leaves(traced.args, traced.kwargs)
+    asked, _ = _compat_jit.leaf_shardings(traced.traced)
+    return sum(map(_shard_bytes, leaves, asked))
+
+
+def _shard_bytes(leaf: Any, asked: Any) -> int:
+    aval = _compat_jit.abstract_value(leaf)
+    sharding = asked or getattr(leaf, "sharding", None)
+    if sharding is None:
+        return aval_bytes(aval)
+    return math.prod(sharding.shard_shape(aval.shape)) * aval.dtype.itemsize
