@@ -71,9 +71,7 @@ class SearchPlanner {
       Offer(std::move(online));
       Offer(search_.best());
     }
-    const std::optional<double> limit = options_.common.overhead_limit;
-    if (!best_ && !deadline_.IsOver() &&
-        limit.value_or(kNoLimit) > SearchOptions{}.most_overhead) {
+    if (!best_ && !deadline_.IsOver()) {
       search_.SearchAtAnyCost();
       Offer(search_.best());
     }

@@ -65,7 +65,8 @@ void CutFinder::IndexVersions() {
   });
   versions_.resize(versions.size());
   for (VersionIdx v = std::ssize(versions) - 1; v >= 0; --v) {
-    versions_[At(--versions_ptr_[At(versions[At(v)].tensor) + 1])] = v;
+    const auto& [t, made, last_read, expires, _] = versions[At(v)];
+    versions_[At(--versions_ptr_[At(t) + 1])] = {made, expires, last_read, v};
   }
   // Every row's end was counted down to its begin, one row to the right.
   versions_ptr_.erase(versions_ptr_.begin());
@@ -101,9 +102,9 @@ bool CutFinder::CouldBeTakenOver(VersionIdx version, ExecIdx e) const {
   const OpIdx op = rollout_.executions()[At(e)].op;
   for (const InPlacePair& pair : graph_.in_place(op)) {
     if (pair.input != t || !gaps_.has_gaps(pair.output)) continue;
-    const VersionIdx result = VersionAt(pair.output, e + 1);
-    if (result != kNone && versions[At(result)].made == e &&
-        versions[At(result)].takes_over == kNone &&
+    const Lifetime* result = VersionAt(pair.output, e + 1);
+    if (result != nullptr && result->made == e &&
+        versions[At(result->version)].takes_over == kNone &&
         rollout_.Size(pair.output) == rollout_.Size(t)) {
       return true;
     }
@@ -156,15 +157,17 @@ void CutFinder::Consider(const Decisions& decisions, VersionIdx version,
   }
 }
 
-// The version of `t` that execution `reader` finds, or kNone.
-VersionIdx CutFinder::VersionAt(TensorIdx t, ExecIdx reader) const {
-  const auto versions = rollout_.versions();
-  for (int64_t i = versions_ptr_[At(t) + 1]; i-- > versions_ptr_[At(t)];) {
-    const Version& version = versions[At(versions_[At(i)])];
-    if (version.made >= reader) continue;
-    return version.expires >= reader ? versions_[At(i)] : kNone;
-  }
-  return kNone;
+// The version of `t` that execution `reader` finds, or nullptr.
+const CutFinder::Lifetime* CutFinder::VersionAt(TensorIdx t,
+                                                ExecIdx reader) const {
+  const Lifetime* first = versions_.data() + versions_ptr_[At(t)];
+  const Lifetime* last = versions_.data() + versions_ptr_[At(t) + 1];
+  last = std::lower_bound(
+      first, last, reader,
+      [](const Lifetime& version, ExecIdx e) { return version.made < e; });
+  if (first == last) return nullptr;
+  --last;
+  return last->expires >= reader ? last : nullptr;
 }
 
 // Seconds to make `t` again right before `reader`, given what is there; adds to
@@ -184,8 +187,8 @@ Seconds CutFinder::Price(TensorIdx t, ExecIdx reader, double* held) {
     for (const TensorIdx input : graph_.inputs(op)) {
       if (!gaps_.has_gaps(input)) continue;
       touched_.push_back(input);
-      const VersionIdx version = VersionAt(input, reader);
-      if (version == kNone) {
+      const Lifetime* version = VersionAt(input, reader);
+      if (version == nullptr) {
         if (!graph_.has_way_back(input)) {
           return std::numeric_limits<Seconds>::infinity();
         }
@@ -193,14 +196,12 @@ Seconds CutFinder::Price(TensorIdx t, ExecIdx reader, double* held) {
         if (visited_[At(producer)] == walk_) continue;
         visited_[At(producer)] = walk_;
         stack_.push_back(producer);
-      } else {
-        const ExecIdx last_read = rollout_.versions()[At(version)].last_read;
-        if (last_read < reader) {
-          *held += Excess(rollout_.Size(input), last_read, reader);
-        }
+      } else if (version->last_read < reader) {
+        *held += Excess(rollout_.Size(input), version->last_read, reader);
       }
     }
   }
+  lookups_ += std::ssize(touched_);
   return seconds;
 }
 

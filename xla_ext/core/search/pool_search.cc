@@ -37,6 +37,10 @@ constexpr Bytes kPartOfExcessThen = 2;
 // first, and how many of them.
 constexpr int64_t kPackingPart = 8;
 constexpr int64_t kMostPacked = 40;
+// What prices may ask for, in values, until there is a plan: in all, what takes less
+// than two seconds. To find one at all, and in the rooms below.
+constexpr int64_t kLookups = 100'000'000;
+constexpr int64_t kLookupsBelow = 20'000'000;
 // How many results are kept between two turns through the rooms.
 constexpr int64_t kMostKnown = 32;
 // Of the seconds that are left, what one packing may take.
@@ -80,7 +84,11 @@ std::vector<Bytes> BytesAbove(const Graph& graph, const Schedule& schedule,
 
 PoolSearch::PoolSearch(const Graph& graph, Bytes capacity,
                        const PoolSearchOptions& options)
-    : graph_(graph), capacity_(capacity), options_(options) {}
+    : graph_(graph),
+      capacity_(capacity),
+      options_(options),
+      lookups_left_(kLookups),
+      lookups_left_below_(kLookupsBelow) {}
 
 SearchOptions PoolSearch::WithPartOfEffort(Bytes parts) const {
   SearchOptions options = options_.search;
@@ -116,7 +124,9 @@ void PoolSearch::SearchWith(SearchOptions search) {
     if (const auto left = options_.search.deadline.SecondsLeft()) {
       search.deadline = Deadline(*left / 2);  // The rest is to pack it.
     }
+    search.most_lookups = lookups_left_;
     SearchResult found = SearchDecisions(graph_, live_capacity, search);
+    lookups_left_ -= found.lookups;
     if (found.peak_bytes > live_capacity) {
       known_.push_back(std::move(found));
       return;
@@ -159,9 +169,10 @@ const SearchResult* PoolSearch::Start(Bytes room) const {
 }
 
 void PoolSearch::SearchBelow() {
+  SearchOptions path = WithPartOfEffort(kPartForPath);
+  path.most_lookups = lookups_left_below_;
   const GapTable gaps(graph_);
-  for (SearchPlan& plan : PathOfPlans(graph_, gaps, capacity_,
-                                      WithPartOfEffort(kPartForPath))) {
+  for (SearchPlan& plan : PathOfPlans(graph_, gaps, capacity_, path)) {
     known_.push_back({.gaps = gaps,
                       .decisions = std::move(plan.decisions),
                       .recompute_seconds = plan.recompute_seconds,
@@ -176,6 +187,7 @@ void PoolSearch::SearchBelow() {
 
 void PoolSearch::Continue(const Deadline& deadline, Seconds enough) {
   options_.search.deadline = deadline;
+  lookups_left_below_ = std::numeric_limits<int64_t>::max();
   const std::vector<Bytes> rooms = Rooms();
   while (!deadline.IsOver() && !known_.empty()) {
     for (const Bytes room : rooms) {
@@ -246,7 +258,9 @@ void PoolSearch::SearchRoom(Bytes room) {
       WithPartOfEffort(best_ ? kPartPerRoom : kPartPerRoomWithoutPlan);
   search.preferred_bytes = std::nullopt;
   search.common.seed += At(++num_rooms_);
+  search.most_lookups = lookups_left_below_;
   known_.push_back(SearchFrom(graph_, room, search, *start));
+  lookups_left_below_ -= known_.back().lookups;
 }
 
 void PoolSearch::SearchFromSchedule(const Schedule& schedule) {

@@ -76,6 +76,9 @@ class PoolSearch {
   PoolSearchOptions options_;
   std::vector<SearchResult> known_;
   int64_t num_rooms_ = 0;  // That were searched.
+  // Until there is a plan: for Search() and SearchAtAnyCost(), and for rooms.
+  int64_t lookups_left_;
+  int64_t lookups_left_below_;
   // Figures of those of what is known that were packed.
   std::set<std::pair<Seconds, Bytes>> has_packed_;
   std::optional<Schedule> best_;

@@ -32,6 +32,7 @@ Repairer::Repairer(const Graph& graph, const GapTable& gaps, Bytes capacity,
       effort_(options.effort),
       least_effort_(-kOverdraft - kOverdraftPerOp * graph.num_ops()),
       deadline_(options.deadline),
+      most_lookups_(options.most_lookups),
       rollout_(graph, gaps, options.common.alignment),
       cuts_(graph, gaps, rollout_),
       fills_(graph, gaps, rollout_),
@@ -58,6 +59,7 @@ bool Repairer::Evaluate(SearchPlan& plan, Seconds limit) {
   for (const Bytes room : room_) {
     plan.bytes_above = std::max(plan.bytes_above, -room);
   }
+  has_fit_ |= plan.IsFeasible();
   return true;
 }
 
@@ -82,7 +84,12 @@ bool Repairer::Repair(SearchPlan& plan, Seconds limit, double noise,
   int num_unblocked = 0;
   while (Evaluate(plan, limit)) {
     if (plan.IsFeasible()) return true;
+    const int64_t lookups_before = cuts_.lookups();
     const auto found = cuts_.Find(plan.decisions, room_);
+    if (!has_fit_) {
+      lookups_ += cuts_.lookups() - lookups_before;
+      if (lookups_ > most_lookups_) effort_ = least_effort_ - 1;
+    }
     effort_ -= std::ssize(rollout_.reads());
     if (effort_ < (finishes ? least_effort_ : 0)) return false;
     if (Apply(plan, found, noise)) continue;

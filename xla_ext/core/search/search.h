@@ -15,6 +15,7 @@ struct SearchResult {
   Decisions decisions;
   Seconds recompute_seconds = 0;
   Bytes peak_bytes = 0;  // The most bytes alive at once.
+  int64_t lookups = 0;   // Of SearchOptions::most_lookups.
 };
 
 // Decisions that keep at most `capacity` bytes alive, with the least
