@@ -39,6 +39,11 @@ constexpr double kSearchPartOfSeconds = 0.6;
 // Of those that are left then, what going on may take.
 constexpr double kContinuePartOfSeconds = 0.9;
 
+// How much less effort the search is tried with as well, and the least that is not
+// as good as none.
+constexpr int64_t kLessEffort = 4;
+constexpr int64_t kLeastEffort = 2'000;
+
 PlanFailure FailureBelowBound(const LowerBound& bound, Bytes capacity) {
   return {.op = bound.position,
           .requested_by = bound.position,
@@ -50,12 +55,13 @@ PlanFailure FailureBelowBound(const LowerBound& bound, Bytes capacity) {
 
 class SearchPlanner {
  public:
-  SearchPlanner(const Graph& graph, Bytes capacity, const PlanOptions& options)
+  SearchPlanner(const Graph& graph, Bytes capacity, const PlanOptions& options,
+                int64_t most_lookups = PoolSearchOptions{}.most_lookups)
       : graph_(graph),
         capacity_(capacity),
         options_(options),
         deadline_(options.search.seconds),
-        search_(graph, capacity, InPool(graph, options)) {}
+        search_(graph, capacity, InPool(graph, options, most_lookups)) {}
 
   PlanResult Plan() {
     search_.Search();
@@ -79,6 +85,7 @@ class SearchPlanner {
       search_.Continue(Deadline(SecondsToContinue()), best_ ? Bound() : 0);
       Offer(search_.best());
     }
+    if (IsFarFromBest()) Offer(WithLessEffort());
     if (!best_) return *failure_;
     if (!IsWithinLimit()) {
       return PlanFailure{.reason = PlanFailure::Reason::kOverheadLimit,
@@ -92,7 +99,8 @@ class SearchPlanner {
 
  private:
   static PoolSearchOptions InPool(const Graph& graph,
-                                  const PlanOptions& options) {
+                                  const PlanOptions& options,
+                                  int64_t most_lookups) {
     std::optional<double> seconds = options.search.seconds;
     if (seconds) *seconds *= kSearchPartOfSeconds;
     return {.search = {.common = options.common,
@@ -100,6 +108,7 @@ class SearchPlanner {
                                           kEffortPerOp * graph.num_ops()),
                        .deadline = Deadline(seconds),
                        .preferred_bytes = options.search.preferred_bytes},
+            .most_lookups = most_lookups,
             .packing_effort = options.search.packing_effort,
             .limits_live_bytes = options.search.limits_live_bytes};
   }
@@ -131,6 +140,24 @@ class SearchPlanner {
   // Some are left for the last packing.
   [[nodiscard]] double SecondsToContinue() const {
     return kContinuePartOfSeconds * *deadline_.SecondsLeft();
+  }
+
+  // What less effort finds is found with more, too.
+  std::optional<Schedule> WithLessEffort() const {
+    if (options_.search.effort == 0 || options_.search.seconds) return {};
+    if (options_.search.any_plan) return {};
+    PlanOptions less = options_;
+    less.search.effort /= kLessEffort;
+    if (less.search.effort < kLeastEffort) less.search.effort = 0;
+    less.common.overhead_limit = std::nullopt;
+    const int64_t lookups = best_ ? PoolSearchOptions{}.most_lookups
+                                  : search_.lookups_left();
+    if (lookups <= 0) return {};
+    PlanResult result = SearchPlanner(graph_, capacity_, less, lookups).Plan();
+    if (auto* schedule = std::get_if<Schedule>(&result)) {
+      return std::move(*schedule);
+    }
+    return {};
   }
 
   // If it is better.

@@ -21,8 +21,8 @@ struct SearchOptions {
   // rather than a time: the same plan on every machine.
   int64_t effort = 10'000'000;
   Deadline deadline{std::nullopt};  // Ends it earlier.
-  // What prices may ask for, in values, while no plan keeps the capacity. There
-  // may be none, and then plans are long, and dear to price.
+  // How many values prices may ask for, and plans may read, while no plan keeps the
+  // capacity. There may be none, and then plans are long, and dear to price.
   int64_t most_lookups = std::numeric_limits<int64_t>::max();
   // Nothing is made of a plan that takes so many times the program's time: it may
   // be on its way to recomputations of recomputations. Far above what a user would

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <ranges>
 #include <utility>
 
+#include "core/graph/bounds.h"
 #include "core/search/decisions_of.h"
 #include "core/search/path.h"
 #include "core/search/rollout.h"
@@ -26,6 +28,11 @@ constexpr double kDepthForPacking = 0.13;
 constexpr Bytes kPartForPath = 8;
 constexpr Bytes kPartPerRoom = 16;
 constexpr Bytes kPartPerRoomWithoutPlan = 12;
+// Rooms that do not depend on the capacity: each so small a part above the one
+// below; so many of them, with such a part of the effort.
+constexpr Bytes kSharedRoomPart = 32;
+constexpr int kSharedRooms = 4;
+constexpr Bytes kPartPerSharedRoom = 8;
 // How often packing says where a plan takes too much, and the search mends that
 // with such a part of the effort.
 constexpr Bytes kPartPerTalk = 32;
@@ -37,9 +44,7 @@ constexpr Bytes kPartOfExcessThen = 2;
 // first, and how many of them.
 constexpr int64_t kPackingPart = 8;
 constexpr int64_t kMostPacked = 40;
-// What prices may ask for, in values, until there is a plan: in all, what takes less
-// than two seconds. To find one at all, and in the rooms below.
-constexpr int64_t kLookups = 100'000'000;
+// Until there is a plan: what prices may ask for in the rooms below.
 constexpr int64_t kLookupsBelow = 20'000'000;
 // How many results are kept between two turns through the rooms.
 constexpr int64_t kMostKnown = 32;
@@ -87,7 +92,7 @@ PoolSearch::PoolSearch(const Graph& graph, Bytes capacity,
     : graph_(graph),
       capacity_(capacity),
       options_(options),
-      lookups_left_(kLookups),
+      lookups_left_(options.most_lookups),
       lookups_left_below_(kLookupsBelow) {}
 
 SearchOptions PoolSearch::WithPartOfEffort(Bytes parts) const {
@@ -183,6 +188,34 @@ void PoolSearch::SearchBelow() {
     SearchRoom(room);
   }
   OfferKnown();
+  if (!best_) {
+    SearchSharedRooms();
+    OfferKnown();
+  }
+}
+
+// Which do not depend on the capacity: where one has a plan, every capacity near by
+// has it, too.
+void PoolSearch::SearchSharedRooms() {
+  SearchOptions search = WithPartOfEffort(kPartPerSharedRoom);
+  search.preferred_bytes = std::nullopt;
+  const Bytes least =
+      FindLowerBound(graph_, search.common.alignment).bytes;
+  std::vector<Bytes> rooms;
+  for (Bytes room = least; room <= capacity_;
+       room += std::max<Bytes>(1, room / kSharedRoomPart)) {
+    rooms.push_back(room);
+  }
+  std::ranges::reverse(rooms);
+  for (const Bytes room : rooms | std::views::take(kSharedRooms)) {
+    if (options_.search.deadline.IsOver() || lookups_left_below_ < 0) return;
+    search.most_lookups = lookups_left_below_;
+    SearchResult found = SearchDecisions(graph_, room, search);
+    lookups_left_below_ -= found.lookups;
+    if (found.peak_bytes > capacity_) continue;
+    known_.push_back(std::move(found));
+    return;
+  }
 }
 
 void PoolSearch::Continue(const Deadline& deadline, Seconds enough) {

@@ -20,6 +20,8 @@ namespace coop {
 
 struct PoolSearchOptions {
   SearchOptions search;
+  // Until there is a plan: what prices may ask for, to find one at all.
+  int64_t most_lookups = 100'000'000;
   int64_t packing_effort = 0;
   // The capacity limits the bytes alive; the offsets may take more.
   bool limits_live_bytes = false;
@@ -33,6 +35,9 @@ class PoolSearch {
 
   // The best schedule so far that keeps the capacity.
   [[nodiscard]] const std::optional<Schedule>& best() const { return best_; }
+
+  // Of most_lookups.
+  [[nodiscard]] int64_t lookups_left() const { return lookups_left_; }
 
   // The search, with less room for live bytes where packing takes more than there
   // is, by as much.
@@ -69,6 +74,7 @@ class PoolSearch {
   void NegotiateFrom(SearchResult present, Bytes part);
   [[nodiscard]] std::vector<Bytes> Rooms() const;
   void SearchRoom(Bytes room);
+  void SearchSharedRooms();
   void OfferKnown();
 
   const Graph& graph_;
@@ -76,7 +82,6 @@ class PoolSearch {
   PoolSearchOptions options_;
   std::vector<SearchResult> known_;
   int64_t num_rooms_ = 0;  // That were searched.
-  // Until there is a plan: for Search() and SearchAtAnyCost(), and for rooms.
   int64_t lookups_left_;
   int64_t lookups_left_below_;
   // Figures of those of what is known that were packed.

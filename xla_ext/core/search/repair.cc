@@ -88,6 +88,7 @@ bool Repairer::Repair(SearchPlan& plan, Seconds limit, double noise,
     const auto found = cuts_.Find(plan.decisions, room_);
     if (!has_fit_) {
       lookups_ += cuts_.lookups() - lookups_before;
+      lookups_ += std::ssize(rollout_.reads());
       if (lookups_ > most_lookups_) effort_ = least_effort_ - 1;
     }
     effort_ -= std::ssize(rollout_.reads());
