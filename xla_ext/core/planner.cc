@@ -39,10 +39,12 @@ constexpr double kSearchPartOfSeconds = 0.6;
 // Of those that are left then, what going on may take.
 constexpr double kContinuePartOfSeconds = 0.9;
 
-// How much less effort the search is tried with as well, and the least that is not
-// as good as none.
-constexpr int64_t kLessEffort = 4;
-constexpr int64_t kLeastEffort = 2'000;
+// Up to here values may be made again early, and the search is tried with less effort,
+// too: on the steps of large networks that takes long and has found nothing.
+constexpr OpIdx kMostOpsToGoOn = 2'000;
+
+// Parts of the effort that the search is tried with as well; 0: with none.
+constexpr int64_t kLessEffort[] = {4, 16, 0};
 
 PlanFailure FailureBelowBound(const LowerBound& bound, Bytes capacity) {
   return {.op = bound.position,
@@ -68,6 +70,7 @@ class SearchPlanner {
     search_.Negotiate();
     best_ = search_.best();
     if (IsFarFromBest() && !deadline_.IsOver()) {
+      if (graph_.num_ops() <= kMostOpsToGoOn) search_.SearchEarly();
       search_.SearchBelow();
       Offer(search_.best());
     }
@@ -85,7 +88,7 @@ class SearchPlanner {
       search_.Continue(Deadline(SecondsToContinue()), best_ ? Bound() : 0);
       Offer(search_.best());
     }
-    if (IsFarFromBest()) Offer(WithLessEffort());
+    if (!is_within_another_ && IsFarFromBest()) OfferWithLessEffort();
     if (!best_) return *failure_;
     if (!IsWithinLimit()) {
       return PlanFailure{.reason = PlanFailure::Reason::kOverheadLimit,
@@ -143,21 +146,25 @@ class SearchPlanner {
   }
 
   // What less effort finds is found with more, too.
-  std::optional<Schedule> WithLessEffort() const {
-    if (options_.search.effort == 0 || options_.search.seconds) return {};
-    if (options_.search.any_plan) return {};
-    PlanOptions less = options_;
-    less.search.effort /= kLessEffort;
-    if (less.search.effort < kLeastEffort) less.search.effort = 0;
-    less.common.overhead_limit = std::nullopt;
-    const int64_t lookups = best_ ? PoolSearchOptions{}.most_lookups
-                                  : search_.lookups_left();
-    if (lookups <= 0) return {};
-    PlanResult result = SearchPlanner(graph_, capacity_, less, lookups).Plan();
-    if (auto* schedule = std::get_if<Schedule>(&result)) {
-      return std::move(*schedule);
+  void OfferWithLessEffort() {
+    if (options_.search.seconds || options_.search.any_plan) return;
+    if (graph_.num_ops() > kMostOpsToGoOn) return;
+    for (const int64_t part : kLessEffort) {
+      PlanOptions less = options_;
+      less.search.effort = part == 0 ? 0 : less.search.effort / part;
+      if (less.search.effort == options_.search.effort) return;
+      less.common.overhead_limit = std::nullopt;
+      const int64_t lookups = best_ ? PoolSearchOptions{}.most_lookups
+                                    : search_.lookups_left();
+      if (lookups <= 0) return;
+      SearchPlanner planner(graph_, capacity_, less, lookups);
+      planner.is_within_another_ = true;
+      planner.bound_ = bound_;
+      PlanResult result = planner.Plan();
+      if (auto* schedule = std::get_if<Schedule>(&result)) {
+        Offer(std::move(*schedule));
+      }
     }
-    return {};
   }
 
   // If it is better.
@@ -214,6 +221,7 @@ class SearchPlanner {
   const Bytes capacity_;
   const PlanOptions& options_;
   const Deadline deadline_;
+  bool is_within_another_ = false;
   PoolSearch search_;
   std::optional<Schedule> best_;
   std::optional<Seconds> bound_;

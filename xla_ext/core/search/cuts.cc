@@ -8,6 +8,8 @@ namespace {
 
 // A recomputation of more operations than this is nothing to consider.
 constexpr size_t kLongestChain = 4096;
+// The most places at which a value that is idle may be made again early.
+constexpr int kMostSplitsInARow = 8;
 
 // Rows 0 .. n - 1 of `keys`' counting sort: where each begins.
 template <typename Count>
@@ -33,6 +35,7 @@ std::span<const Cut> CutFinder::Find(const Decisions& decisions,
   if (num_above_.back() == 0) return cuts_;
   IndexVersions();
   IndexReads();
+  if (gaps_.has_early_runs()) IndexFirstRuns();
   const auto versions = rollout_.versions();
   for (VersionIdx v = 0; v < std::ssize(versions); ++v) {
     ExecIdx from = versions[At(v)].made;
@@ -41,6 +44,7 @@ std::span<const Cut> CutFinder::Find(const Decisions& decisions,
       const bool frees_at_once = from >= 0 && CouldBeTakenOver(v, from);
       if (num_above_[At(to)] > num_above_[At(from + !frees_at_once)]) {
         Consider(decisions, v, from, to, i, frees_at_once);
+        if (gaps_.has_early_runs()) ConsiderSplit(decisions, v, from, to);
       }
       from = to;
     }
@@ -84,6 +88,14 @@ void CutFinder::IndexReads() {
   }
   reads_ptr_.erase(reads_ptr_.begin());
   reads_ptr_.push_back(std::ssize(reads));
+}
+
+void CutFinder::IndexFirstRuns() {
+  first_run_.resize(At(graph_.num_ops()));
+  const auto executions = rollout_.executions();
+  for (ExecIdx e = 0; e < std::ssize(executions); ++e) {
+    if (!executions[At(e)].is_recompute) first_run_[At(executions[At(e)].op)] = e;
+  }
 }
 
 // The bytes above capacity in (from, to) that `bytes` less would remove.
@@ -154,6 +166,32 @@ void CutFinder::Consider(const Decisions& decisions, VersionIdx version,
   if (cut.relief > 0 &&
       cut.seconds < std::numeric_limits<Seconds>::infinity()) {
     cuts_.push_back(cut);
+  }
+}
+
+// `version` is idle from `from` to `to`, and across a split: it may be missing up to
+// there, and be made again before what it is made from is gone.
+void CutFinder::ConsiderSplit(const Decisions& decisions, VersionIdx version,
+                              ExecIdx from, ExecIdx to) {
+  const TensorIdx t = rollout_.versions()[At(version)].tensor;
+  const Position idle_from = rollout_.PositionOf(from);
+  GapIdx gap = gaps_.at(t, rollout_.PositionOf(to));
+  for (int i = 0; i < kMostSplitsInARow && gaps_.begins_with_split(gap); ++i) {
+    if (decisions[At(gap)] != kKeep) return;
+    --gap;
+    if (idle_from > gaps_.begin(gap) || !gaps_.may_drop(gap)) return;
+    if (decisions[At(gap)] != kKeep) return;
+    Cut cut{.gap = gap,
+            .decision = kMakeAtEnd,
+            .from = from,
+            .to = first_run_[At(gaps_.end(gap))]};
+    double held = 0;
+    cut.seconds = Price(t, cut.to, &held);
+    cut.relief = Excess(rollout_.Size(t), cut.from, cut.to) - held;
+    if (cut.relief > 0 &&
+        cut.seconds < std::numeric_limits<Seconds>::infinity()) {
+      cuts_.push_back(cut);
+    }
   }
 }
 

@@ -54,10 +54,13 @@ class CutFinder {
 
   void IndexVersions();
   void IndexReads();
+  void IndexFirstRuns();
   void IndexExcess(std::span<const Bytes> room);
   [[nodiscard]] bool CouldBeTakenOver(VersionIdx version, ExecIdx e) const;
   void Consider(const Decisions& decisions, VersionIdx version, ExecIdx from,
                 ExecIdx to, int64_t read, bool frees_at_once);
+  void ConsiderSplit(const Decisions& decisions, VersionIdx version,
+                     ExecIdx from, ExecIdx to);
   Seconds Price(TensorIdx t, ExecIdx reader, double* held);
   const Lifetime* VersionAt(TensorIdx t, ExecIdx reader) const;
   double Excess(Bytes bytes, ExecIdx from, ExecIdx to) const;
@@ -71,6 +74,7 @@ class CutFinder {
   std::vector<Lifetime> versions_;
   std::vector<int64_t> reads_ptr_;
   std::vector<ExecIdx> reads_;
+  std::vector<ExecIdx> first_run_;  // By operation.
   // Up to an execution: how many were above capacity, and by how much in all.
   std::vector<int64_t> num_above_;
   std::vector<double> bytes_above_;

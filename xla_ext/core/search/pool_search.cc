@@ -27,6 +27,7 @@ constexpr double kDepthForPacking = 0.13;
 // where there is no plan yet, more.
 constexpr Bytes kPartForPath = 8;
 constexpr Bytes kPartPerRoom = 16;
+constexpr Bytes kPartForEarly = 4;
 constexpr Bytes kPartPerRoomWithoutPlan = 12;
 // Rooms that do not depend on the capacity: each so small a part above the one
 // below; so many of them, with such a part of the effort.
@@ -121,6 +122,15 @@ void PoolSearch::SearchAtAnyCost() {
   SearchOptions search = WithPartOfEffort(kPartForPath);
   search.most_overhead = std::numeric_limits<double>::infinity();
   SearchWith(std::move(search));
+}
+
+void PoolSearch::SearchEarly() {
+  SearchOptions search = WithPartOfEffort(kPartForEarly);
+  search.preferred_bytes = std::nullopt;
+  search.most_lookups = lookups_left_below_;
+  known_.push_back(SearchEarlyDecisions(graph_, capacity_, search));
+  lookups_left_below_ -= known_.back().lookups;
+  OfferKnown();
 }
 
 void PoolSearch::SearchWith(SearchOptions search) {

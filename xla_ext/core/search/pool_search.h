@@ -47,6 +47,9 @@ class PoolSearch {
   // other.
   void SearchAtAnyCost();
 
+  // The same where values may be made again early, with a part of the effort.
+  void SearchEarly();
+
   // Packing says where the best plan takes more than there is, and the search
   // keeps less there, again and again until it packs.
   void Negotiate();

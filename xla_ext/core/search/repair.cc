@@ -17,6 +17,8 @@ constexpr int kFillRounds = 4;
 // some rollouts of a long program.
 constexpr int64_t kOverdraft = 20'000'000;
 constexpr int64_t kOverdraftPerOp = 200;
+// What prices may ask for, in the time of one execution that is rolled out.
+constexpr int64_t kLookupsPerEffort = 3;
 
 }  // namespace
 
@@ -86,6 +88,10 @@ bool Repairer::Repair(SearchPlan& plan, Seconds limit, double noise,
     if (plan.IsFeasible()) return true;
     const int64_t lookups_before = cuts_.lookups();
     const auto found = cuts_.Find(plan.decisions, room_);
+    // Places for early runs make for many prices.
+    if (gaps_.has_early_runs()) {
+      effort_ -= (cuts_.lookups() - lookups_before) / kLookupsPerEffort;
+    }
     if (!has_fit_) {
       lookups_ += cuts_.lookups() - lookups_before;
       lookups_ += std::ssize(rollout_.reads());

@@ -324,6 +324,12 @@ SearchResult SearchDecisions(const Graph& graph, Bytes capacity,
   return SearchInRounds(graph, capacity, options, GapTable(graph), {});
 }
 
+SearchResult SearchEarlyDecisions(const Graph& graph, Bytes capacity,
+                                  const SearchOptions& options) {
+  GapTable gaps(graph, SplitsForEarlyRuns(graph));
+  return SearchInRounds(graph, capacity, options, std::move(gaps), {});
+}
+
 SearchResult SearchFrom(const Graph& graph, Bytes capacity,
                         const SearchOptions& options,
                         const SearchResult& start) {

@@ -28,6 +28,12 @@ struct SearchResult {
 [[nodiscard]] SearchResult SearchDecisions(const Graph& graph, Bytes capacity,
                                            const SearchOptions& options);
 
+// The same where values are also made again early, while what they are made from is
+// there.
+[[nodiscard]] SearchResult SearchEarlyDecisions(const Graph& graph,
+                                                Bytes capacity,
+                                                const SearchOptions& options);
+
 // The same from a plan that is known: never worse, if it keeps the capacity.
 [[nodiscard]] SearchResult SearchFrom(const Graph& graph, Bytes capacity,
                                       const SearchOptions& options,
