@@ -2,13 +2,14 @@
 
     python examples/optimality_gap.py [--graphs mlp-4 ...] [--time-limit 60]
 
-For full training steps of up to about 60 operations and random graphs, in pools of 90, 75, 60 and 50 % of
-what they need without eviction and in the smallest that any planner manages: the seconds
-each planner recomputes, in % of the step, the optimum by integer programming
-(`tests/oracles`), and "at least": the lower bound that comes with the search's plan. The optimum knows no fragmentation; the planners pay for theirs. It is
-over schedules that recompute in ascending order before each operation; "+" marks a
-planner that found better in another order. Where the time limit came first, "a..b" stands
-for an optimum that is at least a and, by the best schedule known, at most b.
+For full training steps of up to about 60 operations and random graphs, in pools of 90, 75,
+60 and 50 % of what they need without eviction and in the smallest that any planner manages:
+the seconds each planner recomputes, in % of the step, the optimum by integer programming
+(`tests/oracles`), and "at least": the lower bound that comes with the search's plan. The
+optimum knows no fragmentation; the planners pay for theirs. It is over schedules that
+recompute in ascending order before each operation; "+" marks a planner that found better in
+another order. Where the time limit came first, "a..b" stands for an optimum that is at least
+a and, by the best schedule known, at most b.
 """
 
 from __future__ import annotations
@@ -139,9 +140,8 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=60.0, help="per optimum, s")
     arguments = parser.parse_args()
     print(
-        "| graph | operations | pool, KiB | of the peak, % | at least | optimum | oracle, s | "
-        + " | ".join(PLANNERS)
-        + " |"
+        "| graph | operations | pool, KiB | of the peak, % | at least | optimum "
+        "| oracle, s | " + " | ".join(PLANNERS) + " |"
     )
     print("| --- |" + " ---: |" * (6 + len(PLANNERS)))
     gaps: list[float] = []
@@ -169,7 +169,9 @@ def rows(graph: Any, time_limit: float) -> Iterator[tuple[list[str], float | Non
     step_seconds = float(graph.op_seconds.sum())
     for pool in pools:
         plans = {planner: _planned(graph, pool, planner) for planner in PLANNERS}
-        again = {planner: plan and plan.recompute_seconds for planner, plan in plans.items()}
+        again = {
+            planner: plan and plan.recompute_seconds for planner, plan in plans.items()
+        }
         ours = plans[PLANNERS[0]]
         least = f"{100 * ours.recompute_bound_seconds / step_seconds:.2f}" if ours else "–"
         for planner, smallest_pool in found_smallest.items():
