@@ -8,8 +8,8 @@ the seconds each planner recomputes, in % of the step, the optimum by integer pr
 (`tests/oracles`), and "at least": the lower bound that comes with the search's plan. The
 optimum knows no fragmentation; the planners pay for theirs. It is over schedules that
 recompute in ascending order before each operation; "+" marks a planner that found better in
-another order. Where the time limit came first, "a..b" stands for an optimum that is at least
-a and, by the best schedule known, at most b.
+another order. Where the time limit came first, "a..b" stands for an optimum that is at
+least a and, by the best schedule known, at most b.
 """
 
 from __future__ import annotations
