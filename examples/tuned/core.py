@@ -72,6 +72,8 @@ class Constant:
 
 _SEARCH, _REPAIR, _PLANNER = "search/search.cc", "search/repair.cc", "planner.cc"
 _POOL, _BOUND = "search/pool_search.cc", "search/recomputation_bound.cc"
+_HARD = "plans far above the lower bound, see `planner_properties.py`"
+_REFUSED = "seconds of rooms without a plan, see `least_recomputation.py`"
 _DEADLINE = "plans with `PlanOptions(seconds=...)`"
 CONSTANTS = (
     Constant(
@@ -94,6 +96,12 @@ CONSTANTS = (
         effect="seconds of plans with thousands of operations and little effort",
     ),
     Constant(_REPAIR, "kOverdraftPerOp", "the same", effect="as `kOverdraft`"),
+    Constant(
+        _REPAIR,
+        "kLookupsPerEffort",
+        "values that prices ask for in the time of one execution",
+        effect=_HARD,
+    ),
     Constant(_REPAIR, "kFillRounds", "rounds in which values are kept in free room"),
     Constant(
         "search/checkpoints.h",
@@ -106,6 +114,18 @@ CONSTANTS = (
         "kLongestChain",
         "operations of one recomputation",
         effect="plans that recompute chains of over 2,048 operations",
+    ),
+    Constant(
+        "search/cuts.cc",
+        "kMostSplitsInARow",
+        "places in a gap at which an early run is priced",
+        effect=_HARD,
+    ),
+    Constant(
+        "search/splits.cc",
+        "kMostEarlyRuns",
+        "places of early runs in a small graph",
+        effect=_HARD,
     ),
     Constant(
         "search/room.h", "kStretches", "parts of a program with a bound of free bytes"
@@ -171,6 +191,16 @@ CONSTANTS = (
     Constant(_POOL, "kPartForPath", "effort over what a path of plans takes"),
     Constant(_POOL, "kPartPerRoom", "effort over what each room takes"),
     Constant(_POOL, "kPartPerRoomWithoutPlan", "the same while there is no plan"),
+    Constant(_POOL, "kPartForEarly", "effort over what early runs take", effect=_HARD),
+    Constant(
+        _POOL,
+        "kLookupsBelow",
+        "values that prices ask for in rooms below, while there is no plan",
+        effect=_REFUSED,
+    ),
+    Constant(_POOL, "kSharedRoomPart", "a room over a step below it", effect=_REFUSED),
+    Constant(_POOL, "kSharedRooms", "rooms where there is no plan", effect=_REFUSED),
+    Constant(_POOL, "kPartPerSharedRoom", "effort over what each takes", effect=_REFUSED),
     Constant(_POOL, "kPartPerTalk", "effort over what mending a bad packing takes"),
     Constant(_POOL, "kRoundsOfTalk", "how often a bad packing is mended"),
     Constant(_POOL, "kPartOfExcess", "excess over what is then kept less"),
@@ -203,6 +233,12 @@ CONSTANTS = (
         "kMostOpsToCompare",
         "operations up to which online policies are asked too",
         effect="seconds of plans with 5,000 to 20,000 operations, see `search_scaling.py`",
+    ),
+    Constant(
+        _PLANNER,
+        "kMostOpsToGoOn",
+        "operations up to which early runs and less effort are tried",
+        effect="seconds of plans with 1,000 to 4,000 operations",
     ),
     Constant(_PLANNER, "kEffortPerOp", "effort of the search for each operation"),
     Constant("minimum.cc", "kQuicker", "effort of a plan of a bisection, one over this"),

@@ -39,6 +39,13 @@ constexpr double kSearchPartOfSeconds = 0.6;
 // Of those that are left then, what going on may take.
 constexpr double kContinuePartOfSeconds = 0.9;
 
+// Up to here values may be made again early, and the search is tried with less effort,
+// too: on the steps of large networks that takes long and has found nothing.
+constexpr OpIdx kMostOpsToGoOn = 2'000;
+
+// Parts of the effort that the search is tried with as well; 0: with none.
+constexpr int64_t kLessEffort[] = {4, 16, 0};
+
 PlanFailure FailureBelowBound(const LowerBound& bound, Bytes capacity) {
   return {.op = bound.position,
           .requested_by = bound.position,
@@ -50,18 +57,20 @@ PlanFailure FailureBelowBound(const LowerBound& bound, Bytes capacity) {
 
 class SearchPlanner {
  public:
-  SearchPlanner(const Graph& graph, Bytes capacity, const PlanOptions& options)
+  SearchPlanner(const Graph& graph, Bytes capacity, const PlanOptions& options,
+                int64_t most_lookups = PoolSearchOptions{}.most_lookups)
       : graph_(graph),
         capacity_(capacity),
         options_(options),
         deadline_(options.search.seconds),
-        search_(graph, capacity, InPool(graph, options)) {}
+        search_(graph, capacity, InPool(graph, options, most_lookups)) {}
 
   PlanResult Plan() {
     search_.Search();
     search_.Negotiate();
     best_ = search_.best();
     if (IsFarFromBest() && !deadline_.IsOver()) {
+      if (graph_.num_ops() <= kMostOpsToGoOn) search_.SearchEarly();
       search_.SearchBelow();
       Offer(search_.best());
     }
@@ -71,9 +80,7 @@ class SearchPlanner {
       Offer(std::move(online));
       Offer(search_.best());
     }
-    const std::optional<double> limit = options_.common.overhead_limit;
-    if (!best_ && !deadline_.IsOver() &&
-        limit.value_or(kNoLimit) > SearchOptions{}.most_overhead) {
+    if (!best_ && !deadline_.IsOver()) {
       search_.SearchAtAnyCost();
       Offer(search_.best());
     }
@@ -81,6 +88,7 @@ class SearchPlanner {
       search_.Continue(Deadline(SecondsToContinue()), best_ ? Bound() : 0);
       Offer(search_.best());
     }
+    if (!is_within_another_ && IsFarFromBest()) OfferWithLessEffort();
     if (!best_) return *failure_;
     if (!IsWithinLimit()) {
       return PlanFailure{.reason = PlanFailure::Reason::kOverheadLimit,
@@ -94,7 +102,8 @@ class SearchPlanner {
 
  private:
   static PoolSearchOptions InPool(const Graph& graph,
-                                  const PlanOptions& options) {
+                                  const PlanOptions& options,
+                                  int64_t most_lookups) {
     std::optional<double> seconds = options.search.seconds;
     if (seconds) *seconds *= kSearchPartOfSeconds;
     return {.search = {.common = options.common,
@@ -102,6 +111,7 @@ class SearchPlanner {
                                           kEffortPerOp * graph.num_ops()),
                        .deadline = Deadline(seconds),
                        .preferred_bytes = options.search.preferred_bytes},
+            .most_lookups = most_lookups,
             .packing_effort = options.search.packing_effort,
             .limits_live_bytes = options.search.limits_live_bytes};
   }
@@ -133,6 +143,28 @@ class SearchPlanner {
   // Some are left for the last packing.
   [[nodiscard]] double SecondsToContinue() const {
     return kContinuePartOfSeconds * *deadline_.SecondsLeft();
+  }
+
+  // What less effort finds is found with more, too.
+  void OfferWithLessEffort() {
+    if (options_.search.seconds || options_.search.any_plan) return;
+    if (graph_.num_ops() > kMostOpsToGoOn) return;
+    for (const int64_t part : kLessEffort) {
+      PlanOptions less = options_;
+      less.search.effort = part == 0 ? 0 : less.search.effort / part;
+      if (less.search.effort == options_.search.effort) return;
+      less.common.overhead_limit = std::nullopt;
+      const int64_t lookups = best_ ? PoolSearchOptions{}.most_lookups
+                                    : search_.lookups_left();
+      if (lookups <= 0) return;
+      SearchPlanner planner(graph_, capacity_, less, lookups);
+      planner.is_within_another_ = true;
+      planner.bound_ = bound_;
+      PlanResult result = planner.Plan();
+      if (auto* schedule = std::get_if<Schedule>(&result)) {
+        Offer(std::move(*schedule));
+      }
+    }
   }
 
   // If it is better.
@@ -189,6 +221,7 @@ class SearchPlanner {
   const Bytes capacity_;
   const PlanOptions& options_;
   const Deadline deadline_;
+  bool is_within_another_ = false;
   PoolSearch search_;
   std::optional<Schedule> best_;
   std::optional<Seconds> bound_;

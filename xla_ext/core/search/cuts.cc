@@ -8,6 +8,8 @@ namespace {
 
 // A recomputation of more operations than this is nothing to consider.
 constexpr size_t kLongestChain = 4096;
+// The most places at which a value that is idle may be made again early.
+constexpr int kMostSplitsInARow = 8;
 
 // Rows 0 .. n - 1 of `keys`' counting sort: where each begins.
 template <typename Count>
@@ -33,6 +35,7 @@ std::span<const Cut> CutFinder::Find(const Decisions& decisions,
   if (num_above_.back() == 0) return cuts_;
   IndexVersions();
   IndexReads();
+  if (gaps_.has_early_runs()) IndexFirstRuns();
   const auto versions = rollout_.versions();
   for (VersionIdx v = 0; v < std::ssize(versions); ++v) {
     ExecIdx from = versions[At(v)].made;
@@ -41,6 +44,7 @@ std::span<const Cut> CutFinder::Find(const Decisions& decisions,
       const bool frees_at_once = from >= 0 && CouldBeTakenOver(v, from);
       if (num_above_[At(to)] > num_above_[At(from + !frees_at_once)]) {
         Consider(decisions, v, from, to, i, frees_at_once);
+        if (gaps_.has_early_runs()) ConsiderSplit(decisions, v, from, to);
       }
       from = to;
     }
@@ -65,7 +69,8 @@ void CutFinder::IndexVersions() {
   });
   versions_.resize(versions.size());
   for (VersionIdx v = std::ssize(versions) - 1; v >= 0; --v) {
-    versions_[At(--versions_ptr_[At(versions[At(v)].tensor) + 1])] = v;
+    const auto& [t, made, last_read, expires, _] = versions[At(v)];
+    versions_[At(--versions_ptr_[At(t) + 1])] = {made, expires, last_read, v};
   }
   // Every row's end was counted down to its begin, one row to the right.
   versions_ptr_.erase(versions_ptr_.begin());
@@ -85,6 +90,14 @@ void CutFinder::IndexReads() {
   reads_ptr_.push_back(std::ssize(reads));
 }
 
+void CutFinder::IndexFirstRuns() {
+  first_run_.resize(At(graph_.num_ops()));
+  const auto executions = rollout_.executions();
+  for (ExecIdx e = 0; e < std::ssize(executions); ++e) {
+    if (!executions[At(e)].is_recompute) first_run_[At(executions[At(e)].op)] = e;
+  }
+}
+
 // The bytes above capacity in (from, to) that `bytes` less would remove.
 double CutFinder::Excess(Bytes bytes, ExecIdx from, ExecIdx to) const {
   if (to <= from + 1) return 0;
@@ -101,9 +114,9 @@ bool CutFinder::CouldBeTakenOver(VersionIdx version, ExecIdx e) const {
   const OpIdx op = rollout_.executions()[At(e)].op;
   for (const InPlacePair& pair : graph_.in_place(op)) {
     if (pair.input != t || !gaps_.has_gaps(pair.output)) continue;
-    const VersionIdx result = VersionAt(pair.output, e + 1);
-    if (result != kNone && versions[At(result)].made == e &&
-        versions[At(result)].takes_over == kNone &&
+    const Lifetime* result = VersionAt(pair.output, e + 1);
+    if (result != nullptr && result->made == e &&
+        versions[At(result->version)].takes_over == kNone &&
         rollout_.Size(pair.output) == rollout_.Size(t)) {
       return true;
     }
@@ -156,15 +169,43 @@ void CutFinder::Consider(const Decisions& decisions, VersionIdx version,
   }
 }
 
-// The version of `t` that execution `reader` finds, or kNone.
-VersionIdx CutFinder::VersionAt(TensorIdx t, ExecIdx reader) const {
-  const auto versions = rollout_.versions();
-  for (int64_t i = versions_ptr_[At(t) + 1]; i-- > versions_ptr_[At(t)];) {
-    const Version& version = versions[At(versions_[At(i)])];
-    if (version.made >= reader) continue;
-    return version.expires >= reader ? versions_[At(i)] : kNone;
+// `version` is idle from `from` to `to`, and across a split: it may be missing up to
+// there, and be made again before what it is made from is gone.
+void CutFinder::ConsiderSplit(const Decisions& decisions, VersionIdx version,
+                              ExecIdx from, ExecIdx to) {
+  const TensorIdx t = rollout_.versions()[At(version)].tensor;
+  const Position idle_from = rollout_.PositionOf(from);
+  GapIdx gap = gaps_.at(t, rollout_.PositionOf(to));
+  for (int i = 0; i < kMostSplitsInARow && gaps_.begins_with_split(gap); ++i) {
+    if (decisions[At(gap)] != kKeep) return;
+    --gap;
+    if (idle_from > gaps_.begin(gap) || !gaps_.may_drop(gap)) return;
+    if (decisions[At(gap)] != kKeep) return;
+    Cut cut{.gap = gap,
+            .decision = kMakeAtEnd,
+            .from = from,
+            .to = first_run_[At(gaps_.end(gap))]};
+    double held = 0;
+    cut.seconds = Price(t, cut.to, &held);
+    cut.relief = Excess(rollout_.Size(t), cut.from, cut.to) - held;
+    if (cut.relief > 0 &&
+        cut.seconds < std::numeric_limits<Seconds>::infinity()) {
+      cuts_.push_back(cut);
+    }
   }
-  return kNone;
+}
+
+// The version of `t` that execution `reader` finds, or nullptr.
+const CutFinder::Lifetime* CutFinder::VersionAt(TensorIdx t,
+                                                ExecIdx reader) const {
+  const Lifetime* first = versions_.data() + versions_ptr_[At(t)];
+  const Lifetime* last = versions_.data() + versions_ptr_[At(t) + 1];
+  last = std::lower_bound(
+      first, last, reader,
+      [](const Lifetime& version, ExecIdx e) { return version.made < e; });
+  if (first == last) return nullptr;
+  --last;
+  return last->expires >= reader ? last : nullptr;
 }
 
 // Seconds to make `t` again right before `reader`, given what is there; adds to
@@ -184,8 +225,8 @@ Seconds CutFinder::Price(TensorIdx t, ExecIdx reader, double* held) {
     for (const TensorIdx input : graph_.inputs(op)) {
       if (!gaps_.has_gaps(input)) continue;
       touched_.push_back(input);
-      const VersionIdx version = VersionAt(input, reader);
-      if (version == kNone) {
+      const Lifetime* version = VersionAt(input, reader);
+      if (version == nullptr) {
         if (!graph_.has_way_back(input)) {
           return std::numeric_limits<Seconds>::infinity();
         }
@@ -193,14 +234,12 @@ Seconds CutFinder::Price(TensorIdx t, ExecIdx reader, double* held) {
         if (visited_[At(producer)] == walk_) continue;
         visited_[At(producer)] = walk_;
         stack_.push_back(producer);
-      } else {
-        const ExecIdx last_read = rollout_.versions()[At(version)].last_read;
-        if (last_read < reader) {
-          *held += Excess(rollout_.Size(input), last_read, reader);
-        }
+      } else if (version->last_read < reader) {
+        *held += Excess(rollout_.Size(input), version->last_read, reader);
       }
     }
   }
+  lookups_ += std::ssize(touched_);
   return seconds;
 }
 

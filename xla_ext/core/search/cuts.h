@@ -36,19 +36,33 @@ class CutFinder {
   [[nodiscard]] std::span<const Cut> Find(const Decisions& decisions,
                                           std::span<const Bytes> room);
 
+  // Of all prices so far: the values that they asked for.
+  [[nodiscard]] int64_t lookups() const { return lookups_; }
+
   // The tensors on which the price of `cut` rests: what its recomputation reads
   // and what it makes. Valid until the next call.
   [[nodiscard]] std::span<const TensorIdx> Touched(const Cut& cut);
 
  private:
+  // Of a version, what a price asks for: together, as prices are most of the work.
+  struct Lifetime {
+    ExecIdx made;
+    ExecIdx expires;
+    ExecIdx last_read;
+    VersionIdx version;
+  };
+
   void IndexVersions();
   void IndexReads();
+  void IndexFirstRuns();
   void IndexExcess(std::span<const Bytes> room);
   [[nodiscard]] bool CouldBeTakenOver(VersionIdx version, ExecIdx e) const;
   void Consider(const Decisions& decisions, VersionIdx version, ExecIdx from,
                 ExecIdx to, int64_t read, bool frees_at_once);
+  void ConsiderSplit(const Decisions& decisions, VersionIdx version,
+                     ExecIdx from, ExecIdx to);
   Seconds Price(TensorIdx t, ExecIdx reader, double* held);
-  VersionIdx VersionAt(TensorIdx t, ExecIdx reader) const;
+  const Lifetime* VersionAt(TensorIdx t, ExecIdx reader) const;
   double Excess(Bytes bytes, ExecIdx from, ExecIdx to) const;
 
   const Graph& graph_;
@@ -57,9 +71,10 @@ class CutFinder {
   std::vector<Cut> cuts_;
   // Versions by tensor and reads by version, both in their order.
   std::vector<int64_t> versions_ptr_;
-  std::vector<VersionIdx> versions_;
+  std::vector<Lifetime> versions_;
   std::vector<int64_t> reads_ptr_;
   std::vector<ExecIdx> reads_;
+  std::vector<ExecIdx> first_run_;  // By operation.
   // Up to an execution: how many were above capacity, and by how much in all.
   std::vector<int64_t> num_above_;
   std::vector<double> bytes_above_;
@@ -68,6 +83,7 @@ class CutFinder {
   std::vector<TensorIdx> touched_;
   std::vector<int64_t> visited_;
   int64_t walk_ = 0;
+  int64_t lookups_ = 0;
 };
 
 }  // namespace coop

@@ -10,6 +10,10 @@ GapTable::GapTable(const Graph& graph, std::span<const Split> splits)
       first_(At(graph.num_tensors()), kNone),
       last_(At(graph.num_tensors()), kNone) {
   std::ranges::sort(splits_);
+  const auto equal = std::ranges::unique(splits_, [](auto& a, auto& b) {
+    return a.tensor == b.tensor && a.position == b.position;
+  });
+  splits_.erase(equal.begin(), equal.end());
   auto split = splits_.begin();
   for (TensorIdx t = 0; t < graph.num_tensors(); ++t) {
     if (graph.is_external(t) || graph.is_pinned(t) || graph.bytes(t) == 0) {
@@ -48,8 +52,9 @@ GapTable::GapTable(const Graph& graph, std::span<const Split> splits)
     last_[At(t)] = size() - 1;
   }
   std::vector<std::pair<int64_t, TensorIdx>> entries;
-  for (const auto& [tensor, position] : splits_) {
-    entries.emplace_back(position, tensor);
+  for (const Split& split : splits_) {
+    entries.emplace_back(split.position, split.tensor);
+    has_early_runs_ |= split.is_for_early_run;
   }
   split_at_ = Csr<TensorIdx>(graph.num_ops(), entries);
 }
@@ -86,6 +91,7 @@ Decisions GapTable::Refine(const GapTable& coarser,
     if (decision == kKeepToEnd && begin(gap) > coarser.begin(from)) {
       decision = kKeep;
     }
+    if (decision == kMakeAtEnd && end(gap) != coarser.end(from)) decision = 0;
     refined[At(gap)] = decision;
   }
   return refined;

@@ -27,6 +27,9 @@ enum : uint8_t {
   // that ends with no use: until the next gap, whose decision then holds.
   kKeepToEnd = 2,
   kKeep = kKeepInGap | kKeepToEnd,
+  // Alone, in a gap that ends with a split: not kept, and made again there, for the
+  // gap behind it. What it is made from may be gone by the time it is asked for.
+  kMakeAtEnd = 4,
 };
 using Decisions = std::vector<uint8_t>;  // By gap.
 
@@ -35,6 +38,7 @@ using Decisions = std::vector<uint8_t>;  // By gap.
 struct Split {
   TensorIdx tensor = kNone;
   Position position = kNone;
+  bool is_for_early_run = false;  // The value may be made again there.
 
   auto operator<=>(const Split&) const = default;
 };
@@ -76,6 +80,7 @@ class GapTable {
   // The tensors of which a gap is parted at `position`.
   [[nodiscard]] std::span<const TensorIdx> split_at(Position position) const;
   [[nodiscard]] std::span<const Split> splits() const { return splits_; }
+  [[nodiscard]] bool has_early_runs() const { return has_early_runs_; }
 
   // Nothing is dropped between uses; nothing is kept behind the last one.
   [[nodiscard]] Decisions KeepAll() const;
@@ -85,6 +90,7 @@ class GapTable {
 
  private:
   std::vector<Split> splits_;  // By tensor, then position.
+  bool has_early_runs_ = false;
   Csr<TensorIdx> split_at_;
   std::vector<GapIdx> first_;
   std::vector<GapIdx> last_;

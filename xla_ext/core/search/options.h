@@ -3,6 +3,7 @@
 #define COOP_CORE_SEARCH_OPTIONS_H_
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct SearchOptions {
   // rather than a time: the same plan on every machine.
   int64_t effort = 10'000'000;
   Deadline deadline{std::nullopt};  // Ends it earlier.
+  // How many values prices may ask for, and plans may read, while no plan keeps the
+  // capacity. There may be none, and then plans are long, and dear to price.
+  int64_t most_lookups = std::numeric_limits<int64_t>::max();
   // Nothing is made of a plan that takes so many times the program's time: it may
   // be on its way to recomputations of recomputations. Far above what a user would
   // allow, as a repair may pass through worse plans than it ends with.

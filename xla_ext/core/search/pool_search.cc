@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <ranges>
 #include <utility>
 
+#include "core/graph/bounds.h"
 #include "core/search/decisions_of.h"
 #include "core/search/path.h"
 #include "core/search/rollout.h"
@@ -25,7 +27,13 @@ constexpr double kDepthForPacking = 0.13;
 // where there is no plan yet, more.
 constexpr Bytes kPartForPath = 8;
 constexpr Bytes kPartPerRoom = 16;
+constexpr Bytes kPartForEarly = 4;
 constexpr Bytes kPartPerRoomWithoutPlan = 12;
+// Rooms that do not depend on the capacity: each so small a part above the one
+// below; so many of them, with such a part of the effort.
+constexpr Bytes kSharedRoomPart = 32;
+constexpr int kSharedRooms = 4;
+constexpr Bytes kPartPerSharedRoom = 8;
 // How often packing says where a plan takes too much, and the search mends that
 // with such a part of the effort.
 constexpr Bytes kPartPerTalk = 32;
@@ -37,6 +45,8 @@ constexpr Bytes kPartOfExcessThen = 2;
 // first, and how many of them.
 constexpr int64_t kPackingPart = 8;
 constexpr int64_t kMostPacked = 40;
+// Until there is a plan: what prices may ask for in the rooms below.
+constexpr int64_t kLookupsBelow = 20'000'000;
 // How many results are kept between two turns through the rooms.
 constexpr int64_t kMostKnown = 32;
 // Of the seconds that are left, what one packing may take.
@@ -80,7 +90,11 @@ std::vector<Bytes> BytesAbove(const Graph& graph, const Schedule& schedule,
 
 PoolSearch::PoolSearch(const Graph& graph, Bytes capacity,
                        const PoolSearchOptions& options)
-    : graph_(graph), capacity_(capacity), options_(options) {}
+    : graph_(graph),
+      capacity_(capacity),
+      options_(options),
+      lookups_left_(options.most_lookups),
+      lookups_left_below_(kLookupsBelow) {}
 
 SearchOptions PoolSearch::WithPartOfEffort(Bytes parts) const {
   SearchOptions options = options_.search;
@@ -110,13 +124,24 @@ void PoolSearch::SearchAtAnyCost() {
   SearchWith(std::move(search));
 }
 
+void PoolSearch::SearchEarly() {
+  SearchOptions search = WithPartOfEffort(kPartForEarly);
+  search.preferred_bytes = std::nullopt;
+  search.most_lookups = lookups_left_below_;
+  known_.push_back(SearchEarlyDecisions(graph_, capacity_, search));
+  lookups_left_below_ -= known_.back().lookups;
+  OfferKnown();
+}
+
 void PoolSearch::SearchWith(SearchOptions search) {
   Bytes live_capacity = capacity_;
   for (int attempt = 0; attempt < kPackingAttempts; ++attempt) {
     if (const auto left = options_.search.deadline.SecondsLeft()) {
       search.deadline = Deadline(*left / 2);  // The rest is to pack it.
     }
+    search.most_lookups = lookups_left_;
     SearchResult found = SearchDecisions(graph_, live_capacity, search);
+    lookups_left_ -= found.lookups;
     if (found.peak_bytes > live_capacity) {
       known_.push_back(std::move(found));
       return;
@@ -159,9 +184,10 @@ const SearchResult* PoolSearch::Start(Bytes room) const {
 }
 
 void PoolSearch::SearchBelow() {
+  SearchOptions path = WithPartOfEffort(kPartForPath);
+  path.most_lookups = lookups_left_below_;
   const GapTable gaps(graph_);
-  for (SearchPlan& plan : PathOfPlans(graph_, gaps, capacity_,
-                                      WithPartOfEffort(kPartForPath))) {
+  for (SearchPlan& plan : PathOfPlans(graph_, gaps, capacity_, path)) {
     known_.push_back({.gaps = gaps,
                       .decisions = std::move(plan.decisions),
                       .recompute_seconds = plan.recompute_seconds,
@@ -172,10 +198,39 @@ void PoolSearch::SearchBelow() {
     SearchRoom(room);
   }
   OfferKnown();
+  if (!best_) {
+    SearchSharedRooms();
+    OfferKnown();
+  }
+}
+
+// Which do not depend on the capacity: where one has a plan, every capacity near by
+// has it, too.
+void PoolSearch::SearchSharedRooms() {
+  SearchOptions search = WithPartOfEffort(kPartPerSharedRoom);
+  search.preferred_bytes = std::nullopt;
+  const Bytes least =
+      FindLowerBound(graph_, search.common.alignment).bytes;
+  std::vector<Bytes> rooms;
+  for (Bytes room = least; room <= capacity_;
+       room += std::max<Bytes>(1, room / kSharedRoomPart)) {
+    rooms.push_back(room);
+  }
+  std::ranges::reverse(rooms);
+  for (const Bytes room : rooms | std::views::take(kSharedRooms)) {
+    if (options_.search.deadline.IsOver() || lookups_left_below_ < 0) return;
+    search.most_lookups = lookups_left_below_;
+    SearchResult found = SearchDecisions(graph_, room, search);
+    lookups_left_below_ -= found.lookups;
+    if (found.peak_bytes > capacity_) continue;
+    known_.push_back(std::move(found));
+    return;
+  }
 }
 
 void PoolSearch::Continue(const Deadline& deadline, Seconds enough) {
   options_.search.deadline = deadline;
+  lookups_left_below_ = std::numeric_limits<int64_t>::max();
   const std::vector<Bytes> rooms = Rooms();
   while (!deadline.IsOver() && !known_.empty()) {
     for (const Bytes room : rooms) {
@@ -246,7 +301,9 @@ void PoolSearch::SearchRoom(Bytes room) {
       WithPartOfEffort(best_ ? kPartPerRoom : kPartPerRoomWithoutPlan);
   search.preferred_bytes = std::nullopt;
   search.common.seed += At(++num_rooms_);
+  search.most_lookups = lookups_left_below_;
   known_.push_back(SearchFrom(graph_, room, search, *start));
+  lookups_left_below_ -= known_.back().lookups;
 }
 
 void PoolSearch::SearchFromSchedule(const Schedule& schedule) {

@@ -20,6 +20,8 @@ namespace coop {
 
 struct PoolSearchOptions {
   SearchOptions search;
+  // Until there is a plan: what prices may ask for, to find one at all.
+  int64_t most_lookups = 100'000'000;
   int64_t packing_effort = 0;
   // The capacity limits the bytes alive; the offsets may take more.
   bool limits_live_bytes = false;
@@ -34,6 +36,9 @@ class PoolSearch {
   // The best schedule so far that keeps the capacity.
   [[nodiscard]] const std::optional<Schedule>& best() const { return best_; }
 
+  // Of most_lookups.
+  [[nodiscard]] int64_t lookups_left() const { return lookups_left_; }
+
   // The search, with less room for live bytes where packing takes more than there
   // is, by as much.
   void Search() { SearchWith(options_.search); }
@@ -41,6 +46,9 @@ class PoolSearch {
   // The same for a plan at any cost, with a part of the effort, where there is no
   // other.
   void SearchAtAnyCost();
+
+  // The same where values may be made again early, with a part of the effort.
+  void SearchEarly();
 
   // Packing says where the best plan takes more than there is, and the search
   // keeps less there, again and again until it packs.
@@ -69,6 +77,7 @@ class PoolSearch {
   void NegotiateFrom(SearchResult present, Bytes part);
   [[nodiscard]] std::vector<Bytes> Rooms() const;
   void SearchRoom(Bytes room);
+  void SearchSharedRooms();
   void OfferKnown();
 
   const Graph& graph_;
@@ -76,6 +85,8 @@ class PoolSearch {
   PoolSearchOptions options_;
   std::vector<SearchResult> known_;
   int64_t num_rooms_ = 0;  // That were searched.
+  int64_t lookups_left_;
+  int64_t lookups_left_below_;
   // Figures of those of what is known that were packed.
   std::set<std::pair<Seconds, Bytes>> has_packed_;
   std::optional<Schedule> best_;

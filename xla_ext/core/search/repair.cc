@@ -17,6 +17,8 @@ constexpr int kFillRounds = 4;
 // some rollouts of a long program.
 constexpr int64_t kOverdraft = 20'000'000;
 constexpr int64_t kOverdraftPerOp = 200;
+// What prices may ask for, in the time of one execution that is rolled out.
+constexpr int64_t kLookupsPerEffort = 3;
 
 }  // namespace
 
@@ -32,6 +34,7 @@ Repairer::Repairer(const Graph& graph, const GapTable& gaps, Bytes capacity,
       effort_(options.effort),
       least_effort_(-kOverdraft - kOverdraftPerOp * graph.num_ops()),
       deadline_(options.deadline),
+      most_lookups_(options.most_lookups),
       rollout_(graph, gaps, options.common.alignment),
       cuts_(graph, gaps, rollout_),
       fills_(graph, gaps, rollout_),
@@ -58,6 +61,7 @@ bool Repairer::Evaluate(SearchPlan& plan, Seconds limit) {
   for (const Bytes room : room_) {
     plan.bytes_above = std::max(plan.bytes_above, -room);
   }
+  has_fit_ |= plan.IsFeasible();
   return true;
 }
 
@@ -82,7 +86,17 @@ bool Repairer::Repair(SearchPlan& plan, Seconds limit, double noise,
   int num_unblocked = 0;
   while (Evaluate(plan, limit)) {
     if (plan.IsFeasible()) return true;
+    const int64_t lookups_before = cuts_.lookups();
     const auto found = cuts_.Find(plan.decisions, room_);
+    // Places for early runs make for many prices.
+    if (gaps_.has_early_runs()) {
+      effort_ -= (cuts_.lookups() - lookups_before) / kLookupsPerEffort;
+    }
+    if (!has_fit_) {
+      lookups_ += cuts_.lookups() - lookups_before;
+      lookups_ += std::ssize(rollout_.reads());
+      if (lookups_ > most_lookups_) effort_ = least_effort_ - 1;
+    }
     effort_ -= std::ssize(rollout_.reads());
     if (effort_ < (finishes ? least_effort_ : 0)) return false;
     if (Apply(plan, found, noise)) continue;

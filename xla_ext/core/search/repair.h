@@ -56,10 +56,15 @@ class Repairer {
   }
 
   // The room of what is evaluated from now on; no bytes are preferred any more.
-  void SetCapacity(Bytes capacity) { capacity_ = preferred_ = capacity; }
+  void SetCapacity(Bytes capacity) {
+    capacity_ = preferred_ = capacity;
+    has_fit_ = false;
+  }
 
   [[nodiscard]] const Rollout& rollout() const { return rollout_; }
   [[nodiscard]] int64_t effort() const { return effort_; }
+  // While no plan kept the capacity.
+  [[nodiscard]] int64_t lookups() const { return lookups_; }
   [[nodiscard]] Bytes preferred_bytes() const { return preferred_; }
   void AllowMore(Bytes bytes) { preferred_ += bytes; }
 
@@ -78,6 +83,9 @@ class Repairer {
   int64_t effort_;
   const int64_t least_effort_;  // Where what finishes ends, too.
   const Deadline deadline_;
+  const int64_t most_lookups_;
+  int64_t lookups_ = 0;
+  bool has_fit_ = false;  // Some plan, as it was evaluated.
   Seconds program_seconds_ = 0;
   Seconds most_seconds_ = std::numeric_limits<Seconds>::infinity();
   Rollout rollout_;

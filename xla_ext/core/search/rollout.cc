@@ -42,7 +42,9 @@ bool Rollout::Run(const Decisions& decisions, Seconds limit) {
   Start(decisions);
   for (OpIdx op = 0; op < graph_.num_ops(); ++op) {
     const auto inputs = graph_.inputs(op);
-    if (!MakeInputs(inputs, op, limit)) return false;
+    if (!MakeInputs(Wanted(op), op, limit)) return false;
+    // As if it read them: they are there while it runs.
+    for (const TensorIdx t : made_at_split_) Read(t, std::ssize(executions_));
     Execute(op, op, false);
     FinishPosition(inputs);
   }
@@ -82,6 +84,19 @@ void Rollout::Start(const Decisions& decisions) {
     gap_[At(t)] = gaps_.first(t);
     if (graph_.producer(t) == kNone) Make(t, kNone);
   }
+}
+
+// What `op` reads, and what is made again where a gap is parted here.
+std::span<const TensorIdx> Rollout::Wanted(OpIdx op) {
+  made_at_split_.clear();
+  for (const TensorIdx t : gaps_.split_at(op)) {
+    if (decision(t) == kMakeAtEnd) made_at_split_.push_back(t);
+  }
+  const auto inputs = graph_.inputs(op);
+  if (made_at_split_.empty()) return inputs;
+  wanted_.assign(inputs.begin(), inputs.end());
+  wanted_.insert(wanted_.end(), made_at_split_.begin(), made_at_split_.end());
+  return wanted_;
 }
 
 // Afterwards every tensor of `wanted` is there.

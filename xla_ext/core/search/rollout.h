@@ -80,6 +80,7 @@ class Rollout {
   void Read(TensorIdx t, ExecIdx reader);
   void Expire(TensorIdx t);
   void Hold(TensorIdx t);
+  std::span<const TensorIdx> Wanted(OpIdx op);
   void FinishPosition(std::span<const TensorIdx> read_here);
   void FindTakeOvers();
   void SweepLiveBytes();
@@ -114,6 +115,8 @@ class Rollout {
   // Of the position at hand.
   std::vector<OpIdx> chain_;
   std::vector<TensorIdx> remade_;
+  std::vector<TensorIdx> made_at_split_;
+  std::vector<TensorIdx> wanted_;
   std::vector<int64_t> visited_;  // By operation: the walk that saw it last.
   int64_t walk_ = 0;
   std::vector<Bytes> difference_;

@@ -64,7 +64,8 @@ class Search {
     return {.gaps = gaps_,
             .decisions = best_.decisions,
             .recompute_seconds = best_.recompute_seconds,
-            .peak_bytes = best_.peak_bytes};
+            .peak_bytes = best_.peak_bytes,
+            .lookups = repairer_.lookups()};
   }
 
   // The preferred bytes, or as little above them as was reached.
@@ -294,12 +295,16 @@ SearchResult SearchInRounds(const Graph& graph, Bytes capacity,
                             const SearchOptions& options, GapTable gaps,
                             Decisions start) {
   SearchOptions present = options;
+  int64_t lookups = 0;
   for (int round = 0;; ++round) {
     const bool is_last = round == kSplitRounds;
     present.effort = is_last ? options.effort >> round
                              : options.effort >> (round + 1);
     Search search(graph, gaps, capacity, present);
     SearchResult found = search.Run(std::move(start));
+    found.lookups += lookups;
+    lookups = found.lookups;
+    present.most_lookups = options.most_lookups - lookups;
     if (is_last || found.recompute_seconds == 0) return found;
     const auto splits = FindSplits(graph, found.gaps, found.decisions);
     if (splits.empty()) return found;
@@ -317,6 +322,12 @@ SearchResult SearchInRounds(const Graph& graph, Bytes capacity,
 SearchResult SearchDecisions(const Graph& graph, Bytes capacity,
                              const SearchOptions& options) {
   return SearchInRounds(graph, capacity, options, GapTable(graph), {});
+}
+
+SearchResult SearchEarlyDecisions(const Graph& graph, Bytes capacity,
+                                  const SearchOptions& options) {
+  GapTable gaps(graph, SplitsForEarlyRuns(graph));
+  return SearchInRounds(graph, capacity, options, std::move(gaps), {});
 }
 
 SearchResult SearchFrom(const Graph& graph, Bytes capacity,

@@ -15,6 +15,7 @@ struct SearchResult {
   Decisions decisions;
   Seconds recompute_seconds = 0;
   Bytes peak_bytes = 0;  // The most bytes alive at once.
+  int64_t lookups = 0;   // Of SearchOptions::most_lookups.
 };
 
 // Decisions that keep at most `capacity` bytes alive, with the least
@@ -26,6 +27,12 @@ struct SearchResult {
 // it: the least found.
 [[nodiscard]] SearchResult SearchDecisions(const Graph& graph, Bytes capacity,
                                            const SearchOptions& options);
+
+// The same where values are also made again early, while what they are made from is
+// there.
+[[nodiscard]] SearchResult SearchEarlyDecisions(const Graph& graph,
+                                                Bytes capacity,
+                                                const SearchOptions& options);
 
 // The same from a plan that is known: never worse, if it keeps the capacity.
 [[nodiscard]] SearchResult SearchFrom(const Graph& graph, Bytes capacity,

@@ -16,6 +16,11 @@ namespace coop {
                                             const GapTable& gaps,
                                             const Decisions& decisions);
 
+// Within every gap, for values to be made again before they are read: where there is
+// room again, and what they are made from is still there. All positions, or evenly
+// fewer of a large graph.
+[[nodiscard]] std::vector<Split> SplitsForEarlyRuns(const Graph& graph);
+
 }  // namespace coop
 
 #endif  // COOP_CORE_SEARCH_SPLITS_H_
