@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from coop_jax.graph.step_graph import StepGraph
@@ -52,13 +53,20 @@ class Measured:
         candidate: the plan.
         compiled: the executable; None where XLA refuses to compile.
         total_bytes: XLA's figure.
-        executable_seconds: of the executable's instructions; None if they are not known.
+        seconds_of: returns the seconds of an executable's instructions, None where they
+            are not known.
     """
 
     candidate: Candidate
     compiled: Any
     total_bytes: int
-    executable_seconds: float | None = None
+    seconds_of: Callable[[Any], float | None] = lambda compiled: None
+
+    @functools.cached_property
+    def executable_seconds(self) -> float | None:
+        """Of the executable's instructions; None if they are not known. Reading them takes
+        a part of the time of a compilation, so only plans to choose from are read."""
+        return None if self.compiled is None else self.seconds_of(self.compiled)
 
     @property
     def recompute_seconds(self) -> float:
@@ -82,13 +90,6 @@ def best_of(measured: Iterable[Measured], budget_bytes: int) -> Measured | None:
     that recompute least by the planner's model may store or tear apart more.
     """
     kept = [one for one in measured if one.keeps(budget_bytes)]
-    if any(one.executable_seconds is None for one in kept):
-        return min(kept, key=lambda one: (one.recompute_seconds, one.total_bytes))
-    return min(
-        kept, key=lambda one: (one.executable_seconds, one.total_bytes), default=None
-    )
-
-
-def taken(seconds: float | None) -> str:
-    """The end of a log's line: the seconds of an executable, if they are known."""
-    return "" if seconds is None else f", takes {seconds:.2e} s by its instructions"
+    if len(kept) > 1 and all(one.executable_seconds is not None for one in kept):
+        return min(kept, key=lambda one: (one.executable_seconds, one.total_bytes))
+    return min(kept, key=lambda one: (one.recompute_seconds, one.total_bytes), default=None)

@@ -10,6 +10,7 @@ search ends after `MAX_COMPILATIONS_OF_LOOPS`, or one more for the last plan.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from coop_jax.loops.emission import with_planned_pairs
 from coop_jax.loops.menu import Menu
 from coop_jax.loops.parts import PlannedPair
 from coop_jax.plan.planner import key_of
-from coop_jax.search.candidates import MAX_COMPILATIONS, SLACK_WORTH_USING, taken
+from coop_jax.search.candidates import MAX_COMPILATIONS, SLACK_WORTH_USING
 from coop_jax.search.tight_bodies import TightBodies, TightBody
 from coop_jax.trace.program import Program
 from coop_jax.xla.memory_figures import UNKNOWN_BYTES, compile_measured
@@ -39,7 +40,8 @@ class PlannedLoops:
         predicted_bytes: the bytes that it was expected to need.
         compiled: the executable; None where XLA refuses to compile it.
         total_bytes: XLA's figure.
-        executable_seconds: of the executable's instructions; None if they are not known.
+        seconds_of: returns the seconds of an executable's instructions, None where they
+            are not known.
     """
 
     planned: tuple[PlannedPair, ...]
@@ -49,7 +51,12 @@ class PlannedLoops:
     predicted_bytes: int
     compiled: Any
     total_bytes: int
-    executable_seconds: float | None
+    seconds_of: Callable[[Any], float | None]
+
+    @functools.cached_property
+    def executable_seconds(self) -> float:
+        """Of the executable's instructions; 0 if they are not known."""
+        return self.seconds_of(self.compiled) or 0.0
 
     def keeps(self, budget_bytes: int) -> bool:
         return self.compiled is not None and self.total_bytes <= budget_bytes
@@ -190,12 +197,10 @@ class LoopSearch:
     def _fastest_that_keeps(self, budget_bytes: int) -> PlannedLoops | None:
         """The fastest plan compiled so far that keeps a budget; of equally fast ones, or
         where their seconds are not known, the first on the path."""
-        fitting = [
-            (one.executable_seconds or 0.0, key)
-            for key, one in self._measured.items()
-            if one.keeps(budget_bytes)
-        ]
-        return self._measured[min(fitting)[1]] if fitting else None
+        fitting = sorted(key for key, m in self._measured.items() if m.keeps(budget_bytes))
+        if len(fitting) > 1:  # Reading them takes a part of the time of a compilation.
+            fitting.sort(key=lambda key: self._measured[key].executable_seconds)
+        return self._measured[fitting[0]] if fitting else None
 
     def _search(self, budget_bytes: int, stretch: _Stretch) -> None:
         """Compiles plans of a stretch, until one uses a budget well or no place is left;
@@ -257,11 +262,9 @@ class LoopSearch:
         if key not in self._measured:
             predicted_bytes = self._rest_bytes - saved_bytes // self._num_devices
             compiled, total_bytes = compile_measured(lambda: self._compile_program(program))
-            seconds = None if compiled is None else self._seconds_of(compiled)
             self._log(
                 f"compilation of loops {len(self._measured) + 1}: predicted "
                 f"{format_bytes(predicted_bytes)}, XLA says {format_bytes(total_bytes)}"
-                + taken(seconds)
             )
             self._measured[key] = PlannedLoops(
                 planned,
@@ -271,7 +274,7 @@ class LoopSearch:
                 predicted_bytes,
                 compiled,
                 total_bytes,
-                seconds,
+                self._seconds_of,
             )
         return self._measured[key]
 

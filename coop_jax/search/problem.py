@@ -22,7 +22,7 @@ from coop_jax.plan.planner import (
     least_recomputation,
     smallest_of,
 )
-from coop_jax.search.candidates import Candidate, Measured, taken
+from coop_jax.search.candidates import Candidate, Measured
 from coop_jax.search.placements import XlaPlacement
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program
@@ -51,7 +51,7 @@ class Problem:
             a budget that works; None if they are not known, or XLA refuses to compile it.
         caller: the function that errors name.
         seconds_of: returns the seconds of an executable's instructions, None where they
-            are not known; None: compiled plans are compared by what they recompute.
+            are not known: then compiled plans are compared by what they recompute.
     """
 
     graphs: Sequence[StepGraph]
@@ -65,7 +65,7 @@ class Problem:
     least_fixed_bytes: int | None = None
     unmodified_bytes: int | None = None
     caller: str = "remat_train_step"
-    seconds_of: Callable[[Any], float | None] | None = None
+    seconds_of: Callable[[Any], float | None] = lambda compiled: None
 
     def __post_init__(self) -> None:
         if self.least_fixed_bytes is None:
@@ -158,15 +158,12 @@ class Problem:
         compiled, total_bytes = compile_measured(
             lambda: self.compile_program(candidate.realized.program)
         )
-        seconds = None
-        if compiled is not None and self.seconds_of is not None:
-            seconds = self.seconds_of(compiled)
-        measured = Measured(candidate, compiled, total_bytes, seconds)
+        measured = Measured(candidate, compiled, total_bytes, self.seconds_of)
         self.log(
             f"compilation {len(self._compiled) + 1}: predicted "
             f"{format_bytes(candidate.predicted_bytes)}, XLA says "
             f"{format_bytes(measured.total_bytes)}, recomputes "
-            f"{measured.recompute_seconds:.2e} s{taken(seconds)}"
+            f"{measured.recompute_seconds:.2e} s"
         )
         return measured
 

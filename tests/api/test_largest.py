@@ -102,14 +102,22 @@ def compilations(monkeypatch):
     ("make_step", "sizes", "budget"),
     [
         pytest.param(mlp, MLP_SIZES, 700_000, id="mlp"),
-        pytest.param(convolution, range(4, 129, 4), "1MiB", id="convolution"),
+        pytest.param(
+            *(convolution, range(4, 129, 4), "1MiB"),
+            id="convolution",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             *(transformer, range(2, 65, 2), "2MiB"),
             id="transformer",
             marks=pytest.mark.slow,
         ),
         pytest.param(scanned, range(128, 4097, 128), "2MiB", id="scanned"),
-        pytest.param(equinox, range(128, 4097, 128), "700kB", id="equinox"),
+        pytest.param(
+            *(equinox, range(128, 4097, 128), "700kB"),
+            id="equinox",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_it_is_within_one_item_of_the_largest(make_step, sizes, budget, compilations):
