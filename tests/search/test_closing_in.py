@@ -49,7 +49,7 @@ def kept(search, budget):
 
 @pytest.mark.parametrize(
     "seed",
-    [22, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (21, *range(25, 30)))],
+    [22, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (21, 25))],
 )
 def test_more_room_is_never_slower(seed):
     """By the instructions of the executables; in one search, whatever is asked first, all
