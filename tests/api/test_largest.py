@@ -112,7 +112,11 @@ def compilations(monkeypatch):
             id="transformer",
             marks=pytest.mark.slow,
         ),
-        pytest.param(scanned, range(128, 4097, 128), "2MiB", id="scanned"),
+        pytest.param(
+            *(scanned, range(128, 4097, 128), "2MiB"),
+            id="scanned",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             *(equinox, range(128, 4097, 128), "700kB"),
             id="equinox",

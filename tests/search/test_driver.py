@@ -31,7 +31,7 @@ def search(made, compile_program=None, figures_shift=0, options=None):
     return BudgetSearch(problem), lines
 
 
-@pytest.mark.parametrize("percent", [95, 85, 75, 65])
+@pytest.mark.parametrize("percent", [95, pytest.param(85, marks=pytest.mark.slow), 75, 65])
 def test_the_accepted_step_keeps_the_budget(made, percent):
     budget = made[2].total_bytes * percent // 100
     found, lines = search(made)

@@ -101,7 +101,7 @@ def bytes_of(step):
     "step",
     [
         trained,
-        with_printing,
+        pytest.param(with_printing, marks=pytest.mark.slow),
         *(
             pytest.param(step, marks=pytest.mark.slow)
             for step in (
@@ -153,7 +153,11 @@ def tight_bodies(step, *args):
 
 @pytest.mark.parametrize(
     "step",
-    [accumulated, in_two_loops, pytest.param(with_dropout, marks=pytest.mark.slow)],
+    [
+        accumulated,
+        pytest.param(in_two_loops, marks=pytest.mark.slow),
+        pytest.param(with_dropout, marks=pytest.mark.slow),
+    ],
 )
 def test_programs_with_tight_bodies_give_the_same_results(step):
     program, bodies = tight_bodies(step, *arguments())
