@@ -21,12 +21,8 @@ from typing import Any
 import numpy as np
 
 from coop_jax.base.sweep import bytes_over_time
-from coop_jax.xla.hlo_module import HloModule, Instruction
-from coop_jax.xla.protobuf_wire import repeated
+from coop_jax.xla.hlo_module import HloModule, Instruction, aliased
 from coop_jax.xla.shapes import Index, leaves, sizes_of
-
-# Field numbers of xla/service/hlo.proto.
-_ALIASING_OUTPUT_INDEX, _ALIASING_OPERAND, _ALIASING_OPERAND_INDEX = 1, 2, 3
 
 # Their results are their operands' buffers.
 _FORWARDS = frozenset("bitcast opt-barrier add-dependency domain async-update".split())
@@ -318,12 +314,7 @@ def _shared(
         yield from ((index, 0, index) for index in results)
     if instruction.opcode in ("dynamic-update-slice", "scatter"):
         yield (), 0, ()
-    for entry in instruction.aliasing:
-        yield (
-            tuple(repeated(entry, _ALIASING_OUTPUT_INDEX)),
-            sum(repeated(entry, _ALIASING_OPERAND)),
-            tuple(repeated(entry, _ALIASING_OPERAND_INDEX)),
-        )
+    yield from aliased(instruction)
     # XLA:TPU numbers operands, then results: [["0", "6"]] puts result 0 of a fusion with
     # six operands where its first operand was.
     if b'"aliasing_operands"' in instruction.backend_config:

@@ -9,7 +9,6 @@ into its reader costs little, and what a fence stores, transposes or tears apart
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +18,7 @@ from coop_jax.xla.buffer_assignment import published_module
 from coop_jax.xla.hlo_module import HloModule, Instruction
 from coop_jax.xla.loop_trips import loop_trips
 from coop_jax.xla.product_flops import product_flops
-from coop_jax.xla.shapes import dimensions_of, element_bits, leaves
+from coop_jax.xla.shapes import element_bits, num_elements
 from coop_jax.xla.touched_bytes import FREE, TouchedBytes
 
 _TRANSCENDENTAL = frozenset(
@@ -156,15 +155,11 @@ class _Pricing:
         opcode = instruction.opcode
         if opcode in _REDUCTIONS:
             operand = self._module.instructions[instruction.operands[0]]
-            return _elements(operand.shape)
+            return num_elements(operand.shape)
         if opcode in _ARITHMETIC:
-            return _elements(instruction.shape)
+            return num_elements(instruction.shape)
         if opcode in _TRANSCENDENTAL:
-            return TRANSCENDENTAL_OPERATIONS * _elements(instruction.shape)
+            return TRANSCENDENTAL_OPERATIONS * num_elements(instruction.shape)
         if opcode == "rng-bit-generator":
-            return RANDOM_BITS_OPERATIONS * _elements(instruction.shape)
+            return RANDOM_BITS_OPERATIONS * num_elements(instruction.shape)
         return 0
-
-
-def _elements(shape: bytes) -> int:
-    return sum(math.prod(dimensions_of(array)) for _, array in leaves(shape))

@@ -7,9 +7,11 @@ the stored values follow from are decoded.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from coop_jax.xla.protobuf_wire import fields, integers, repeated
+from coop_jax.xla.shapes import Index
 
 _MODULE_COMPUTATIONS, _MODULE_ENTRY_ID, _MODULE_SCHEDULE, _MODULE_ALIASES = 3, 6, 7, 8
 _ALIASES_ENTRIES, _ALIAS_OUTPUT_INDEX = 1, 1
@@ -23,6 +25,7 @@ _INSTRUCTION_TARGET = 28
 _INSTRUCTION_ID, _INSTRUCTION_OPERANDS, _INSTRUCTION_CALLED = 35, 36, 38
 _INSTRUCTION_BACKEND_CONFIG, _INSTRUCTION_ALIASING = 43, 74
 _METADATA_OP_NAME = 2
+_ALIASING_OUTPUT_INDEX, _ALIASING_OPERAND, _ALIASING_OPERAND_INDEX = 1, 2, 3
 # Bytes of an encoded scalar with its shape; arrays are not needed.
 _SMALL_LITERAL = 64
 
@@ -81,6 +84,17 @@ class HloModule:
     entry: int
     sequences: dict[int, tuple[int, ...]]
     aliased_outputs: frozenset[tuple[int, ...]]
+
+
+def aliased(instruction: Instruction) -> Iterator[tuple[Index, int, Index]]:
+    """(shape index of a result, operand, shape index in it) that share their memory, as a
+    custom call or a fusion says of itself."""
+    for entry in instruction.aliasing:
+        yield (
+            tuple(repeated(entry, _ALIASING_OUTPUT_INDEX)),
+            sum(repeated(entry, _ALIASING_OPERAND)),
+            tuple(repeated(entry, _ALIASING_OPERAND_INDEX)),
+        )
 
 
 def read_module(data: bytes) -> HloModule:

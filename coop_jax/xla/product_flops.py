@@ -20,7 +20,7 @@ _KERNEL_OUTPUT_FEATURE, _INPUT_SPATIAL, _KERNEL_SPATIAL, _OUTPUT_SPATIAL = 4, 11
 _WINDOW_DIMENSIONS = 1
 _STRIDE, _PADDING_LOW, _DILATION, _BASE_DILATION = 2, 3, 5, 6
 
-_LIBRARY_PRODUCTS = ("__cublas$", "__triton_nested_gemm")
+_LIBRARY_PRODUCTS = "__cublas$"
 # Positions of the kernel and of the convolution's result among operands (0, 1) and the
 # call's result (-1).
 _LIBRARY_CONVOLUTIONS = {

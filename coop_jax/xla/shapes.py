@@ -65,6 +65,11 @@ def dimensions_of(array: bytes) -> tuple[int, ...]:
     return tuple(itertools.chain.from_iterable(found))
 
 
+def num_elements(shape: bytes) -> int:
+    """Elements of all arrays in a shape."""
+    return sum(math.prod(dimensions_of(array)) for _, array in leaves(shape))
+
+
 def element_bits(shape: bytes) -> int:
     """Bits of an element of the first array in a shape."""
     _, array = next(leaves(shape))

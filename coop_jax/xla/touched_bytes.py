@@ -6,15 +6,10 @@ too: a loop that reads one layer's weights from the stack does not read the stac
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
-from coop_jax.xla.hlo_module import HloModule, Instruction
-from coop_jax.xla.protobuf_wire import repeated
-from coop_jax.xla.shapes import Index, dimensions_of, leaves, sizes_of
-
-# Field numbers of xla/service/hlo.proto.
-_ALIASING_OUTPUT_INDEX, _ALIASING_OPERAND = 1, 2
+from coop_jax.xla.hlo_module import HloModule, Instruction, aliased
+from coop_jax.xla.shapes import leaves, num_elements, sizes_of
 
 # They only say what their operands are called.
 FREE = frozenset(
@@ -41,11 +36,11 @@ class TouchedBytes:
         self._module = module
         self._bodies: dict[int, list[Instruction]] = {}
         self._readers: dict[int, list[tuple[Instruction, int]]] = {}
-        self._numbers = {id(i): number for number, i in module.instructions.items()}
         for instruction in module.instructions.values():
             self._bodies.setdefault(instruction.computation, []).append(instruction)
             for place, operand in enumerate(instruction.operands):
-                self._readers.setdefault(operand, []).append((instruction, place))
+                read = module.instructions[operand]
+                self._readers.setdefault(id(read), []).append((instruction, place))
 
     def body(self, computation: int) -> Sequence[Instruction]:
         """The instructions of a computation."""
@@ -69,16 +64,16 @@ class TouchedBytes:
             return 0
         # A result that takes over its operand is as it was: all of a fence, the arena of
         # an exchange.
-        kept = [_aliased(entry) for entry in instruction.aliasing]
+        kept = list(aliased(instruction))
         arguments = {
             number: self._module.instructions[number].shape
             for place, number in enumerate(instruction.operands)
-            if place not in [operand for _, operand in kept]
+            if place not in [operand for _, operand, _ in kept]
         }
         written = [
             _main_bytes(array)
             for index, array in leaves(instruction.shape)
-            if index not in [index for index, _ in kept]
+            if index not in [index for index, _, _ in kept]
         ]
         return sum(written) + sum(map(_main_bytes, arguments.values()))
 
@@ -113,7 +108,7 @@ class TouchedBytes:
 
     def _written(self, result: Instruction, shape: bytes) -> int:
         """Bytes of a fusion's result that are written."""
-        whole, elements = _main_bytes(shape), _elements(shape)
+        whole, elements = _main_bytes(shape), num_elements(shape)
         while result.opcode in _SAME_ELEMENTS or result.opcode == "fusion":
             number = result.operands[0]
             if result.opcode == "fusion":
@@ -122,23 +117,23 @@ class TouchedBytes:
         if result.opcode not in _UPDATES or not elements:
             return whole
         update = result.operands[_UPDATES[result.opcode]]
-        return whole * _elements(self._module.instructions[update].shape) // elements
+        return whole * num_elements(self._module.instructions[update].shape) // elements
 
     def _read(self, parameter: Instruction, whole: int) -> int:
         """Bytes of a fusion's parameter that are read."""
-        elements = _elements(parameter.shape)
+        elements = num_elements(parameter.shape)
         if not whole or not elements:
             return 0
         wanted, todo = 0, [parameter]
         while todo:
             value = todo.pop()
-            for reader, place in self._readers.get(self._numbers[id(value)], []):
+            for reader, place in self._readers.get(id(value), []):
                 if reader.opcode in _SAME_ELEMENTS:
                     todo.append(reader)
                 elif reader.opcode == "fusion":
                     todo.append(self._parameter(reader, place))
                 elif place == 0 and reader.opcode in _PARTS:
-                    wanted += _elements(reader.shape)
+                    wanted += num_elements(reader.shape)
                 elif place or reader.opcode not in _UPDATES:
                     return whole
         return min(whole, whole * wanted // elements)
@@ -146,13 +141,3 @@ class TouchedBytes:
 
 def _main_bytes(shape: bytes) -> int:
     return sum(sizes_of(array)[0] for _, array in leaves(shape))
-
-
-def _elements(shape: bytes) -> int:
-    return sum(math.prod(dimensions_of(array)) for _, array in leaves(shape))
-
-
-def _aliased(entry: bytes) -> tuple[Index, int]:
-    """The index of a result and the place of the operand that it takes over."""
-    index = tuple(repeated(entry, _ALIASING_OUTPUT_INDEX))
-    return index, sum(repeated(entry, _ALIASING_OPERAND))

@@ -482,7 +482,7 @@ OTHER_NUMBERS = {
     "pipeline": {"_OF_UNMODIFIED"},
     "plan.named_graph": {"MOST_BYTES", "MOST_BYTES_OF_ONE", "MOST_SECONDS"},
     "plan.packed_blocks": {"_UNBOUNDED_EFFORT"},
-    # No plan depends on the launches and rates of the executables' seconds.
+    # Launches and rates of the executables' seconds choose among compiled plans alone.
     "targets": {
         "HEAP_ALIGNMENT",
         "TPU_ALIGNMENT",
