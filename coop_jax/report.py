@@ -166,11 +166,17 @@ def planned_plan(
         recomputed_flops=sum(item.flops for item in again),
         total_flops=sum(graph.flops),
         num_compilations=num_compilations,
-        num_fences=len(chosen.realized.segments) - 1,
+        num_fences=_num_fences(graph, chosen.realized.segments),
         recomputations=again,
         schedule=chosen.schedule,
         arena=chosen.realized.arena,
     )
+
+
+def _num_fences(graph: StepGraph, segments: Sequence[Segment]) -> int:
+    """Boundaries between segments, and the fences of partial results."""
+    executed = (e.operation for segment in segments for e in segment.executions)
+    return len(segments) - 1 + sum(op in graph.partial_results for op in executed)
 
 
 def with_loops(

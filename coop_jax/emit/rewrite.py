@@ -148,7 +148,8 @@ class Writer:
         made = self._write(operation.anchor, execution.is_recompute)
         for tensor in execution.makes:
             self.version[tensor] = self._kept(tensor, made[self.graph.tensors[tensor]])
-        if operation.anchor in self._hints.fenced_alone:
+        is_partial = execution.operation in self.graph.partial_results
+        if is_partial or operation.anchor in self._hints.fenced_alone:
             self._fence_alone(execution.makes)
         self._readers.executed(execution, self.version)
         self._num_executed += 1

@@ -71,6 +71,8 @@ class StepGraph:
         overwritten_by: the donated inputs whose memory an operation's results take over,
             by operation.
         index_of: tensor index by variable.
+        partial_results: operations whose results XLA stores only if they pass a fence, as
+            it would fuse them into their readers (`wide_fusions`).
     """
 
     program: Program
@@ -85,6 +87,7 @@ class StepGraph:
     flops: tuple[int, ...]
     overwritten_by: dict[int, tuple[int, ...]]
     index_of: dict[Any, int]
+    partial_results: frozenset[int]
 
     def equation(self, operation: int) -> Any:
         """The equation that names an operation."""
@@ -173,6 +176,11 @@ def build_graph(
         flops=tuple(sum(flops(eqns[i]) for i in op.equations) for op in operations),
         overwritten_by=overwritten_by_operation(overwrites),
         index_of={v: i for i, v in enumerate(tensors)},
+        partial_results=frozenset(
+            k
+            for k, op in enumerate(operations)
+            if op.anchor in materialization.partial_results
+        ),
     )
 
 

@@ -54,6 +54,8 @@ class StoredValues:
         layouts: those that XLA chose, where fences keep them, by variable
             (`backends.tpu.layouts`).
         narrowed: values that XLA:TPU stores as bfloat16 (`backends.tpu.bf16_storage`).
+        partial_results: values among them that XLA would not store, and that fences make
+            it store (`wide_fusions`), by the index of the equation.
     """
 
     stored_bytes: dict[Any, int]
@@ -69,6 +71,7 @@ class StoredValues:
     kept_constant_bytes: int = 0
     layouts: dict[Any, Order] = dataclasses.field(default_factory=dict)
     narrowed: Narrowed = dataclasses.field(default_factory=dict)
+    partial_results: Mapping[int, Any] = dataclasses.field(default_factory=dict)
 
     def bytes_of(self, var: Any) -> int:
         """Bytes of a value on one device: XLA's, or those of its type.

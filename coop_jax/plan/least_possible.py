@@ -53,6 +53,11 @@ def least_possible(
     return Least(fixed_bytes + pool_bytes, blocking_at(graph, operation, pool_bytes))
 
 
+def least_pool_bytes(graphs: Sequence[StepGraph], options: PlanOptions) -> int:
+    """The planner's lower bound of a step's pool, in any of its orders."""
+    return min(_ext.lower_bound(g.core, options.alignment)[0] for g in graphs)
+
+
 def blocking_at(graph: StepGraph, operation: int, pool_bytes: int) -> Blocking:
     """The reason that a smaller pool is impossible, from the planner's operation.
 

@@ -13,7 +13,9 @@ from typing import Any
 from coop_jax.base.budget import format_bytes
 from coop_jax.graph.step_graph import StepGraph, build_graph
 from coop_jax.graph.stored_values import StoredValues
+from coop_jax.graph.wide_fusions import with_partial_results
 from coop_jax.plan.decoded import AnySchedule
+from coop_jax.plan.least_possible import least_pool_bytes
 from coop_jax.plan.planner import (
     Planned,
     PlanOptions,
@@ -174,6 +176,19 @@ def graphs_of(
     target: Target,
     options: PlanOptions,
 ) -> list[StepGraph]:
-    """The step in XLA's order and, for the planner that compares plans, in another."""
+    """The step in XLA's order and, for the planner that compares plans, in another; both
+    also with partial results of wide fusions stored, where no plan without can need as
+    little."""
     orders = (False, True) if options.policy == "search" else (False,)
-    return [build_graph(program, stored, target, early=e) for e in orders]
+
+    def of(stored: StoredValues) -> list[StepGraph]:
+        return [build_graph(program, stored, target, early=e) for e in orders]
+
+    graphs = of(stored)
+    narrower = with_partial_results(program, stored)
+    if options.policy != "search" or narrower is stored:
+        return graphs
+    more = of(narrower)
+    if least_pool_bytes(more, options) < least_pool_bytes(graphs, options):
+        return [*graphs, *more]
+    return graphs
