@@ -16,6 +16,7 @@ from steps import NEEDS_CUDA, NEEDS_TPU, mlp_arguments, mlp_step
 
 import coop_jax
 from coop_jax import targets
+from coop_jax.base import absent_topologies
 from coop_jax.compile import as_written
 from coop_jax.search import problem
 from coop_jax.xla import absent_devices, memory_figures
@@ -49,8 +50,8 @@ def transformer(**sizes):
 def test_a_missing_compiler_says_what_to_install(
     arguments, monkeypatch, target, package, extra
 ):
-    monkeypatch.setattr(absent_devices, "_is_installed", lambda module: False)
-    absent_devices._absent_device.cache_clear()
+    monkeypatch.setattr(absent_topologies, "is_installed", lambda module: False)
+    absent_topologies._described.cache_clear()
     with pytest.raises(ImportError) as caught:
         coop_jax.fit(mlp_step, *arguments, target=target)
     text = str(caught.value)
@@ -61,19 +62,19 @@ def test_a_missing_compiler_says_what_to_install(
 
 
 def test_a_plugin_that_fails_says_what_to_set(arguments, monkeypatch):
-    def fail(target):
+    def fail(recipe):
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr(absent_devices, "_is_installed", lambda module: True)
-    monkeypatch.setattr(absent_devices, "_gpu_device", fail)
-    absent_devices._absent_device.cache_clear()
+    monkeypatch.setattr(absent_topologies, "is_installed", lambda module: True)
+    monkeypatch.setattr(absent_topologies, "_gpus", fail)
+    absent_topologies._described.cache_clear()
     with pytest.raises(RuntimeError, match=r"no such thing.*JAX_PLATFORMS=cpu before"):
         coop_jax.fit(mlp_step, *arguments, target="h200")
 
 
 @pytest.mark.parametrize("module", ["os", "jax.numpy", "no_such", "no_such.module"])
 def test_installed_is_asked_without_importing(module):
-    assert absent_devices._is_installed(module) == (not module.startswith("no_such"))
+    assert absent_topologies.is_installed(module) == (not module.startswith("no_such"))
 
 
 def test_unknown_targets_are_refused(arguments):
