@@ -141,7 +141,12 @@ def fit_step(
     if as_written.compiled is not None and total_bytes <= budget_bytes:
         total_flops = sum(map(flops, traced.program.eqns))
         plan = unmodified_plan(
-            device, budget_bytes, total_bytes, _OF_UNMODIFIED, total_flops
+            device,
+            budget_bytes,
+            total_bytes,
+            _OF_UNMODIFIED,
+            total_flops,
+            traced.num_devices(),
         )
         return FittedStep(as_written.compiled, traced.jitted, plan)
     works_bytes = None if as_written.compiled is None else total_bytes
@@ -217,7 +222,12 @@ def _plan_of_loops(
     traced: TracedStep, found: PlannedLoops, budget_bytes: int, unmodified_bytes: int
 ) -> Plan:
     plan = unmodified_plan(
-        traced.device(), budget_bytes, unmodified_bytes, _OF_UNMODIFIED, 0
+        traced.device(),
+        budget_bytes,
+        unmodified_bytes,
+        _OF_UNMODIFIED,
+        0,
+        traced.num_devices(),
     )
     return dataclasses.replace(
         plan, predicted_bytes=found.predicted_bytes, measured_bytes=found.total_bytes
@@ -316,6 +326,7 @@ def _fitted(
         unmodified_bytes,
         _OF_UNMODIFIED + search.num_compilations,
         found,
+        traced.num_devices(),
     )
     chosen = found.candidate
     return FittedStep(found.compiled, traced.jit(chosen.realized.program), plan, chosen)

@@ -120,6 +120,13 @@ def is_jaxpr(value: Any) -> bool:
     return isinstance(value, (jex.Jaxpr, jex.ClosedJaxpr))
 
 
+def num_kernel_programs(eqn: Any) -> int:
+    """Programs in the grid of a `pallas_call`; those whose number is not known count one
+    along that axis."""
+    sizes = eqn.params["grid_mapping"].grid
+    return math.prod(size for size in sizes if isinstance(size, int))
+
+
 def close_jaxpr(
     constvars: Sequence[Any],
     consts: Sequence[Any],
