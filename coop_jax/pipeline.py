@@ -61,6 +61,7 @@ from coop_jax.search.problem import Problem, graphs_of
 from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.targets import target_of
 from coop_jax.trace.costs import flops, seconds_again
+from coop_jax.trace.kernels import kernel_flops
 from coop_jax.xla.executable_seconds import executable_seconds
 from coop_jax.xla.memory_figures import memory_figures
 
@@ -194,6 +195,7 @@ def loop_search_of(
         return None
     realize = XlaPlacement(traced.backend, NO_HINTS).realize
     program = with_broadcasts_inside(traced.program)
+    kernels = kernel_flops(traced.program)
     search = LoopSearch(
         program,
         menu_of(program, target),
@@ -202,7 +204,7 @@ def loop_search_of(
         traced.num_devices(),
         traced.compile,
         log,
-        lambda compiled: executable_seconds(compiled, target),
+        lambda compiled: executable_seconds(compiled, target, kernels),
     )
     return None if search.is_empty else search
 
@@ -294,7 +296,7 @@ def problem_of(
         learnt = stored.with_scratch(scratch_bytes)
         return graphs_of(traced.program, learnt, target, options)
 
-    graphs = with_scratch({})
+    graphs, kernels = with_scratch({}), kernel_flops(traced.program)
     log(f"graph: {graphs[0]}")
     return Problem(
         graphs,
@@ -308,7 +310,7 @@ def problem_of(
         least_fixed_bytes=least_fixed_bytes,
         unmodified_bytes=works_bytes,
         caller=caller,
-        seconds_of=lambda compiled: executable_seconds(compiled, target),
+        seconds_of=lambda compiled: executable_seconds(compiled, target, kernels),
     )
 
 

@@ -127,6 +127,12 @@ def num_kernel_programs(eqn: Any) -> int:
     return math.prod(size for size in sizes if isinstance(size, int))
 
 
+def kernel_name(eqn: Any) -> str:
+    """The name of a `pallas_call`'s kernel, which XLA's instruction has, too."""
+    named = eqn.params.get("name") or eqn.params.get("name_and_src_info")
+    return named if isinstance(named, str) else str(getattr(named, "name", ""))
+
+
 def close_jaxpr(
     constvars: Sequence[Any],
     consts: Sequence[Any],

@@ -39,6 +39,7 @@ from coop_jax.plan.planner import planner_options
 from coop_jax.targets import target_of
 from coop_jax.trace.program import Program
 from coop_jax.trace.replacements import original
+from coop_jax.trace.kernels import kernel_flops
 from coop_jax.xla.executable_seconds import executable_work
 from coop_jax.xla.memory_figures import compile_measured, compile_to_read, memory_figures
 
@@ -212,7 +213,9 @@ class Versions:
 
     def _executed_by(self, compiled: Any) -> dict[str, Any]:
         """The figures of a row that its executable gives, if there is one."""
-        work = compiled and executable_work(compiled, target_of(self.device))
+        work = compiled and executable_work(
+            compiled, target_of(self.device), kernel_flops(self._traced.program)
+        )
         if not work:
             return {}
         return {"product_flops": work.product_flops, "executable_seconds": work.seconds}
