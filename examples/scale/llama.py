@@ -70,8 +70,14 @@ POLICIES: dict[str, Callable[..., Any]] = {
 
 
 def llama_problem(
-    sizes: LlamaSizes, mesh: Mesh, batch: int, sequence: int
-) -> tuple[Callable[[Callable], Callable], tuple]:
+    sizes: LlamaSizes,
+    mesh: Mesh,
+    batch: int,
+    sequence: int,
+    first: int = 0,
+    *,
+    has_two_stacks: bool = False,
+) -> tuple[Callable[..., Callable], tuple]:
     """A training step of a decoder over a mesh, with the types of its arguments.
 
     Arguments:
@@ -79,22 +85,37 @@ def llama_problem(
         mesh: one axis, over which batch and weights are divided.
         batch: sequences of all devices together.
         sequence: tokens of each.
+        first: layers in a scan of their own, as one divides them by hand to save more of
+            the others.
+        has_two_stacks: whether the weights of these are apart; else their stack is sliced.
 
     Returns:
         `make_step`, and the types `(state, tokens, targets)`. `make_step(wrap)` is the step
-        `(state, tokens, targets) -> (state, loss)` whose layers are wrapped by `wrap`; the
-        state is to be donated.
+        `(state, tokens, targets) -> (state, loss)` whose layers are wrapped by `wrap`;
+        `make_step(wrap_first, wrap)` if some are in a scan of their own. The state is to be
+        donated.
     """
     (axis,) = mesh.axis_names
     optimizer = optax.adamw(3e-4, b1=0.9, b2=0.95, weight_decay=0.1)
     divided = functools.partial(_divided, mesh, axis)
 
-    def make_step(wrap: Callable) -> Callable:
+    def scanned(wrap: Callable, x: jax.Array, stack: dict) -> jax.Array:
         layer = wrap(functools.partial(_layer, sizes, mesh))
+        return jax.lax.scan(lambda x, w: (layer(x, w), None), x, stack)[0]
+
+    def make_step(*wraps: Callable) -> Callable:
 
         def loss_of(weights: Any, tokens: jax.Array, targets: jax.Array) -> jax.Array:
             x = divided(weights["embedding"].astype(jnp.bfloat16)[tokens])
-            x, _ = jax.lax.scan(lambda x, w: (layer(x, w), None), x, weights["layers"])
+            stacks = weights["layers"]
+            if first and not has_two_stacks:
+                whole = stacks[0]
+                stacks = [
+                    jax.tree.map(lambda w: w[:first], whole),
+                    jax.tree.map(lambda w: w[first:], whole),
+                ]
+            for wrap, stack in zip(wraps, stacks, strict=True):
+                x = scanned(wrap, x, stack)
             logits = _normed(x, weights["norm"]) @ weights["out"].astype(jnp.bfloat16)
             losses = optax.softmax_cross_entropy_with_integer_labels(
                 divided(logits).astype(jnp.float32), targets
@@ -109,7 +130,8 @@ def llama_problem(
 
         return train_step
 
-    weights = _weights(sizes, mesh, axis)
+    lengths = [first, sizes.layers - first] if has_two_stacks else [sizes.layers]
+    weights = _weights(sizes, mesh, axis, lengths)
     moments = optax.tree_map_params(
         optimizer,
         lambda leaf, like: _typed(leaf, like.sharding),
@@ -208,8 +230,10 @@ def _divided(mesh: Mesh, axis: str, x: jax.Array) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(axis)))
 
 
-def _weights(sizes: LlamaSizes, mesh: Mesh, axis: str) -> dict[str, Any]:
-    """The types of the weights; the axis of the width is divided."""
+def _weights(
+    sizes: LlamaSizes, mesh: Mesh, axis: str, lengths: list[int]
+) -> dict[str, Any]:
+    """The types of the weights, in stacks of layers; the axis of the width is divided."""
     s = sizes
 
     def typed(*shape: int | None) -> jax.ShapeDtypeStruct:
@@ -218,19 +242,21 @@ def _weights(sizes: LlamaSizes, mesh: Mesh, axis: str) -> dict[str, Any]:
         sharding = NamedSharding(mesh, PartitionSpec(*spec))
         return jax.ShapeDtypeStruct(whole, jnp.float32, sharding=sharding)
 
-    layers = {
-        "norm1": typed(s.layers, None),
-        "norm2": typed(s.layers, None),
-        "query": typed(s.layers, None, s.heads, s.each),
-        "key": typed(s.layers, None, s.groups, s.each),
-        "value": typed(s.layers, None, s.groups, s.each),
-        "o": typed(s.layers, s.heads, s.each, None),
-        "gate": typed(s.layers, None, s.hidden),
-        "up": typed(s.layers, None, s.hidden),
-        "down": typed(s.layers, s.hidden, None),
-    }
+    def stack(length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return {
+            "norm1": typed(length, None),
+            "norm2": typed(length, None),
+            "query": typed(length, None, s.heads, s.each),
+            "key": typed(length, None, s.groups, s.each),
+            "value": typed(length, None, s.groups, s.each),
+            "o": typed(length, s.heads, s.each, None),
+            "gate": typed(length, None, s.hidden),
+            "up": typed(length, None, s.hidden),
+            "down": typed(length, s.hidden, None),
+        }
+
     return {
-        "layers": layers,
+        "layers": [stack(length) for length in lengths],
         "embedding": typed(s.vocabulary, None),
         "out": typed(None, s.vocabulary),
         "norm": typed(None),

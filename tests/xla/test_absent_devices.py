@@ -84,12 +84,26 @@ def test_unknown_targets_are_refused(arguments):
         coop_jax.remat_train_step(mlp_step, budget="60%").plan(*arguments, target=3)
 
 
-def test_sharded_arguments_are_refused(arguments):
-    mesh = jax.make_mesh((4,), ("x",))
+@pytest.mark.parametrize("entry", ["fit", "plan", "compare"])
+def test_a_target_other_than_the_mesh_is_refused(arguments, entry):
+    mesh = targets.mesh("cpu x4", {"x": 4})
     spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
     x = jax.ShapeDtypeStruct(arguments[1].shape, "float32", sharding=spread)
-    with pytest.raises(ValueError, match=r"must not be sharded. Got one over 4 devices"):
-        coop_jax.fit(mlp_step, arguments[0], x, target="cpu", budget="60%")
+    call = {
+        "fit": lambda **given: coop_jax.fit(mlp_step, *given.pop("args"), **given),
+        "plan": lambda **given: coop_jax.remat_train_step(mlp_step, **SIXTY).plan(
+            *given.pop("args"), **given
+        ),
+        "compare": lambda **given: coop_jax.compare(
+            lambda wrap: mlp_step, *given.pop("args"), **given
+        ),
+    }[entry]
+    with pytest.raises(ValueError) as caught:
+        call(args=(arguments[0], x), target="h200")
+    text = str(caught.value)
+    assert "`target=` must be the device of the mesh that sharded arguments lie on" in text
+    assert "Got 'h200' and arguments over 4 devices of 'cpu'" in text
+    assert "Leave `target=` out" in text
 
 
 def test_a_planned_step_is_refused(arguments):
