@@ -83,4 +83,3 @@ def _device_of(target: Target) -> Any:
     if target.platform == "cpu":
         return jax.devices("cpu")[0]
     return devices_of(Recipe(target.name, target.platform))[0]
-

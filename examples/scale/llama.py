@@ -203,9 +203,9 @@ def _splash_attention(
         return jax.vmap(kernel)(query * sizes.each**-0.5, key, value).swapaxes(1, 2)
 
     spec = PartitionSpec(*mesh.axis_names)
-    return jax.shard_map(
-        local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
-    )(query, key, value)
+    return jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(
+        query, key, value
+    )
 
 
 def _normed(x: jax.Array, scale: jax.Array) -> jax.Array:

@@ -45,7 +45,13 @@ from coop_jax.xla.shapes import leaves, sizes_of
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
 GIB = 2**30
-_COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
+_COLLECTIVES = (
+    "all-gather",
+    "all-reduce",
+    "all-to-all",
+    "collective-permute",
+    "reduce-scatter",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +170,7 @@ class Versions:
                 rows.append([name, "–", least, "–", "–", "–", ""])
                 continue
             plan = fitted.plan
-            note = "; ".join(map(_described, plan.loops))
+            note = "; ".join(_described(p, plan.num_devices) for p in plan.loops)
             seconds = time.perf_counter() - start
             assert plan.measured_bytes is not None
             assert plan.measured_bytes <= plan.budget_bytes, "a budget was exceeded"
@@ -238,10 +244,14 @@ def _gathered_bytes(compiled: Any) -> int:
     return of(module.entry)
 
 
-def _described(loop: Any) -> str:
+def _described(loop: Any, devices: int) -> str:
+    if loop.live_bytes is not None:
+        return (
+            f"{loop.length} iterations, {loop.live_bytes / devices / 2**20:.0f} MiB alive"
+        )
     return ", ".join(
-        f"layers {part.first}–{part.last} keep {part.kept_bytes / GIB:.2f} GiB in all"
-        + (f" in groups of {part.group}" if part.group > 1 else "")
+        f"layers {part.first} to {part.last} keep {part.kept_bytes / devices / 2**20:.0f} "
+        "MiB each" + (f" in groups of {part.group}" if part.group > 1 else "")
         for part in loop.parts
     )
 
