@@ -1,4 +1,4 @@
-"""Meshes by name: of devices that need not be there, and steps that are planned for them."""
+"""Meshes by name: of devices that need not be there, and steps planned for them."""
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,7 @@ def test_host_devices_by_name():
     "name", ["tpu v5e", "tpu v5e x16", "h200:2x4", "cpu:4", "h200 x0", "", "x4", 8]
 )
 def test_names_of_another_form_are_refused(name):
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="must be") as caught:
         targets.mesh(name, {"x": 4})
     text = str(caught.value)
     assert '`mesh(name=...)` must be of the form "tpu v5e:4x4"' in text or (
@@ -64,7 +64,7 @@ def test_names_of_another_form_are_refused(name):
 @pytest.mark.parametrize("axes", [{"x": 3}, {"x": 4, "y": 2}, {}])
 def test_sizes_that_are_not_the_number_of_devices_are_refused(axes):
     product = " x ".join(map(str, axes.values())) or "no axis"
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="whose product") as caught:
         targets.mesh("cpu x4", axes)
     assert str(caught.value) == (
         "`mesh(axes=...)` must have sizes whose product is the number of devices. Got "
@@ -73,7 +73,7 @@ def test_sizes_that_are_not_the_number_of_devices_are_refused(axes):
 
 
 def test_host_devices_have_to_be_there():
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="to be there") as caught:
         targets.mesh("cpu x1000", {"x": 1000})
     text = str(caught.value)
     assert "devices of 'cpu' have to be there. Got 'cpu x1000' and " in text
@@ -113,7 +113,7 @@ def test_tpus_by_arrangement():
 
 @NEEDS_TPU
 def test_arrangements_that_do_not_exist_are_refused():
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="arrangement of chips") as caught:
         targets.mesh("tpu v5e:3x3", {"x": 9})
     text = str(caught.value)
     assert "must be an arrangement of chips that XLA:TPU knows. Got 'tpu v5e:3x3'" in text

@@ -37,9 +37,9 @@ from coop_jax.graph.stored_values import from_rules, tag
 from coop_jax.pipeline import FittedStep, fit_smallest, fit_step
 from coop_jax.plan.planner import planner_options
 from coop_jax.targets import target_of
+from coop_jax.trace.kernels import kernel_flops
 from coop_jax.trace.program import Program
 from coop_jax.trace.replacements import original
-from coop_jax.trace.kernels import kernel_flops
 from coop_jax.xla.executable_seconds import executable_work
 from coop_jax.xla.memory_figures import compile_measured, compile_to_read, memory_figures
 

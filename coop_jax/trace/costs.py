@@ -76,8 +76,8 @@ def flops(eqn: Any) -> int:
     """Floating point operations of one equation; a loop's body counts once per iteration.
 
     A kernel counts once for every program of its grid, also for those that it skips; the
-    body of a `shard_map`, whose values are parts, once per part. A `while_loop`, whose length is not known, counts one iteration; a `cond` its most
-    expensive branch.
+    body of a `shard_map`, whose values are parts, once per part. A `while_loop`, whose
+    length is not known, counts one iteration; a `cond` its most expensive branch.
     """
     name = eqn.primitive.name
     params = eqn.params

@@ -11,8 +11,11 @@ from coop_jax.trace.program import Program
 
 
 def kernel_flops(program: Program) -> dict[str, int]:
-    """Floating point operations of one run of every kernel of a program, by its name; on one
-    device, where they run inside of a `shard_map`. Of several with a name, the most."""
+    """Floating point operations of one run of every kernel of a program, by its name.
+
+    Inside of a `shard_map` a run is that of one device. Of several kernels with one name it
+    is the run with most operations.
+    """
     found: dict[str, int] = {}
     for eqn in _kernels(program.eqns):
         name = _compat.kernel_name(eqn)

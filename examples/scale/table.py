@@ -45,12 +45,8 @@ from coop_jax.xla.shapes import leaves, sizes_of
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
 GIB = 2**30
-_COLLECTIVES = (
-    "all-gather",
-    "all-reduce",
-    "all-to-all",
-    "collective-permute",
-    "reduce-scatter",
+_COLLECTIVES = tuple(
+    "all-gather all-reduce all-to-all collective-permute reduce-scatter".split()
 )
 
 
@@ -265,12 +261,12 @@ def table(name: str) -> str:
     rows += versions.planned(recipe.budgets)
     columns = ["version", "GiB", "", "price, s", "TFLOP", "gathered, GiB", "plan"]
     return (
-        f"### {name}\n\n`python examples/scale/table.py --row {name}`, Python "
-        f"{platform.python_version()}, jax {jax.__version__}, {recipe.mesh} "
-        f"({recipe.devices} devices, compiled, not run), two cores of a "
-        f"{platform.machine()} server that other work shared.\n\n{recipe.model}, FSDP, "
-        f"{recipe.batch} x {recipe.sequence} tokens a device; per device:\n\n"
-        f"{markdown(rows, columns)}\n"
+        f"`python examples/scale/table.py --row {name}`, Python "
+        f"{platform.python_version()}, jax {jax.__version__}, {recipe.mesh}: "
+        f"{recipe.devices} devices, compiled, not run, on two cores of a "
+        f"{platform.machine()} server that other work shared. {recipe.model}, FSDP, "
+        f"{recipe.batch} x {recipe.sequence} tokens a device; all figures are per device.\n\n"
+        f"### {name}\n\n{markdown(rows, columns)}\n"
     )
 
 

@@ -19,7 +19,7 @@ from coop_jax import targets
 from coop_jax.base import absent_topologies
 from coop_jax.compile import as_written
 from coop_jax.search import problem
-from coop_jax.xla import absent_devices, memory_figures
+from coop_jax.xla import memory_figures
 
 GPUS = ["a100", "h100", "h200", "b200"]
 # The planner does not matter here: the fast one.
@@ -98,7 +98,7 @@ def test_a_target_other_than_the_mesh_is_refused(arguments, entry):
             lambda wrap: mlp_step, *given.pop("args"), **given
         ),
     }[entry]
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="the device of the mesh") as caught:
         call(args=(arguments[0], x), target="h200")
     text = str(caught.value)
     assert "`target=` must be the device of the mesh that sharded arguments lie on" in text
