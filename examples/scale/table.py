@@ -265,7 +265,7 @@ def table(name: str) -> str:
         f"{platform.python_version()}, jax {jax.__version__}, {recipe.mesh}: "
         f"{recipe.devices} devices, compiled, not run, on two cores of a "
         f"{platform.machine()} server that other work shared. {recipe.model}, FSDP, "
-        f"{recipe.batch} x {recipe.sequence} tokens a device; all figures are per device.\n\n"
+        f"{recipe.batch} x {recipe.sequence} tokens a device; figures are per device.\n\n"
         f"### {name}\n\n{markdown(rows, columns)}\n"
     )
 
