@@ -122,7 +122,7 @@ ROWS = {
         4096,
         ("full", "save_qkv_proj", "minimal_with_context"),
         (),
-        ("28.9GiB", "24GiB", "18.55GiB"),
+        ("28.9GiB", "23GiB", "18.55GiB"),
     ),
 }
 
