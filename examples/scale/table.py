@@ -30,7 +30,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 import jax
 from budget_table import markdown, progress
-from scale.llama import POLICIES, SIZES, llama_problem
 
 from coop_jax import InfeasibleBudgetError, targets
 from coop_jax.compile.as_written import compile_both
@@ -42,6 +41,7 @@ from coop_jax.xla.executable_seconds import executable_work
 from coop_jax.xla.loop_trips import loop_trips
 from coop_jax.xla.memory_figures import memory_figures
 from coop_jax.xla.shapes import leaves, sizes_of
+from scale.llama import POLICIES, SIZES, llama_problem
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
 GIB = 2**30
