@@ -98,6 +98,17 @@ def test_a_plan_is_per_device_and_says_so():
     assert str(plan).startswith("coop_jax plan for cpu, per device, 4 devices\n")
 
 
+def test_comparisons_are_per_device_and_say_so():
+    args = arguments(targets.mesh("cpu x4", {"fsdp": 4}), batch=1024)
+    compared = coop_jax.compare(
+        lambda wrap: step, *args, policies={}, budgets=(), target="cpu"
+    )
+    compiled = jax.jit(step).lower(*args).compile()
+    needed = memory_figures(compiled).total_bytes
+    assert compared.unmodified.measured_bytes == needed
+    assert str(compared).startswith("coop_jax comparison on cpu, per device, 4 devices\n")
+
+
 @NEEDS_TPU
 def test_tpus_by_arrangement():
     mesh = targets.mesh("tpu v5e:4x4", {"fsdp": 16})

@@ -144,7 +144,7 @@ def compare(
             for row in by_policy
             if row.name not in done and not any(_beats(ours, row) for ours in rows)
         )
-    return Comparison(target_of(versions.device).name, tuple(rows))
+    return Comparison(target_of(versions.device).name, tuple(rows), versions.num_devices)
 
 
 def _beats(ours: Row, policy: Row) -> bool:

@@ -85,6 +85,7 @@ class Versions:
             {},
         )
         self.device = self._traced.device()
+        self.num_devices = self._traced.num_devices()
         self.backend = self._traced.backend
 
     @property
