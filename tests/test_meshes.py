@@ -12,6 +12,7 @@ from coop_jax import targets
 from coop_jax.backends.tpu import compile_to_buffers
 from coop_jax.base.absent_topologies import recipe_of
 from coop_jax.compile.traced_step import TracedStep
+from coop_jax.pipeline import loop_search_of
 from coop_jax.xla.memory_figures import memory_figures
 
 LAYERS, WIDTH, BATCH = 8, 256, 4096
@@ -96,6 +97,21 @@ def test_a_plan_is_per_device_and_says_so():
     assert plan.unmodified_bytes == fits.measured_bytes == needed
     assert plan.measured_bytes <= 0.8 * needed
     assert str(plan).startswith("coop_jax plan for cpu, per device, 4 devices\n")
+
+
+def test_one_loop_that_recomputes_more_is_tried_beside_two():
+    """On several devices XLA may divide the work of two loops worse than that of one."""
+    args = arguments(targets.mesh("cpu x4", {"fsdp": 4}), batch=1024)
+    needed = memory_figures(jax.jit(step).lower(*args).compile()).total_bytes
+    traced = TracedStep.trace(step, {}, args, {})
+    search = loop_search_of(traced, "search", needed, lambda line: None)
+    budget = int(0.7 * needed)
+    found = search.best(budget)
+    compiled = list(search._measured.values())
+    assert [len(m.planned[0].parts) for m in compiled if m.keeps(budget)] == [2, 1]
+    assert found.executable_seconds == min(
+        m.executable_seconds for m in compiled if m.keeps(budget)
+    )
 
 
 def test_comparisons_are_per_device_and_say_so():
