@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from collectives import collectives
 from jax.sharding import NamedSharding, PartitionSpec
 from steps import NEEDS_CUDA, NEEDS_TPU
 
@@ -175,7 +176,13 @@ def test_a_step_is_planned_for_chips_that_are_not_there():
 @NEEDS_CUDA
 def test_a_step_is_planned_for_gpus_that_are_not_there():
     args = arguments(targets.mesh("h200 x4", {"data": 2, "tensor": 2}), batch=2**16)
-    plan = coop_jax.fit(step, *args, budget="60%", target="h200", donate_argnums=0)
+    planned = coop_jax.remat_train_step(step, budget="60%", donate_argnums=0)
+    plan = planned.plan(*args, target="h200")
     assert plan.measured_bytes <= plan.budget_bytes < plan.unmodified_bytes
     assert plan.num_devices == 4
     assert plan.target == "h200"
+    compiled = planned.lower(*args).compile()
+    assert memory_figures(compiled).total_bytes == plan.measured_bytes
+    as_written = jax.jit(step, donate_argnums=0).lower(*args).compile()
+    assert collectives(as_written)
+    assert collectives(compiled) <= collectives(as_written)
