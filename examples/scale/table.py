@@ -49,6 +49,8 @@ _COLLECTIVES = tuple(
     "all-gather all-reduce all-to-all collective-permute reduce-scatter".split()
 )
 
+_STARTS = "AsyncCollectiveStart"
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -216,25 +218,33 @@ def _wrapped(policy: str) -> Callable[[Callable], Callable]:
 
 
 def _gathered_bytes(compiled: Any) -> int:
-    """Bytes of the results of all collectives of one run on one device."""
+    """Bytes of the results of all collectives of one run on one device.
+
+    XLA:TPU puts the parts of an asynchronous collective into several fusions, each of which
+    has the whole instruction: that in which it starts counts.
+    """
     module = published_module(compiled)
     assert module is not None
     bodies: dict[int, list[Any]] = {}
     for instruction in module.instructions.values():
         bodies.setdefault(instruction.computation, []).append(instruction)
 
-    def of(computation: int) -> int:
+    def of(computation: int, *, is_fused: bool = False) -> int:
         total = 0
-        for instruction in bodies.get(computation, []):
-            times = 1
-            if instruction.opcode == "while":
+        body = bodies.get(computation, [])
+        counts = not is_fused or any(i.target == _STARTS for i in body)
+        for instruction in body:
+            opcode, times = instruction.opcode, 1
+            if opcode == "while":
                 times = loop_trips(module, instruction) or 1
-            is_whole = not instruction.opcode.endswith("-done")
-            if is_whole and instruction.opcode.startswith(_COLLECTIVES):
-                arrays = [sum(sizes_of(a)[:2]) for _, a in leaves(instruction.shape)]
-                total += max(arrays, default=0)  # A start's shape holds its operand, too.
+            if opcode.startswith(_COLLECTIVES):
+                if counts and not opcode.endswith("-done"):
+                    # A start's shape holds its operand, too.
+                    arrays = [sum(sizes_of(a)[:2]) for _, a in leaves(instruction.shape)]
+                    total += max(arrays, default=0)
             else:
-                total += times * sum(map(of, instruction.called))
+                inside = is_fused or opcode == "fusion"
+                total += times * sum(of(c, is_fused=inside) for c in instruction.called)
         return total
 
     return of(module.entry)
