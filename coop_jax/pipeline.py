@@ -61,6 +61,7 @@ from coop_jax.search.problem import Problem, graphs_of
 from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.targets import target_of
 from coop_jax.trace.costs import flops, seconds_again
+from coop_jax.trace.kernels import kernel_flops
 from coop_jax.xla.executable_seconds import executable_seconds
 from coop_jax.xla.memory_figures import memory_figures
 
@@ -141,7 +142,12 @@ def fit_step(
     if as_written.compiled is not None and total_bytes <= budget_bytes:
         total_flops = sum(map(flops, traced.program.eqns))
         plan = unmodified_plan(
-            device, budget_bytes, total_bytes, _OF_UNMODIFIED, total_flops
+            device,
+            budget_bytes,
+            total_bytes,
+            _OF_UNMODIFIED,
+            total_flops,
+            traced.num_devices(),
         )
         return FittedStep(as_written.compiled, traced.jitted, plan)
     works_bytes = None if as_written.compiled is None else total_bytes
@@ -189,6 +195,7 @@ def loop_search_of(
         return None
     realize = XlaPlacement(traced.backend, NO_HINTS).realize
     program = with_broadcasts_inside(traced.program)
+    kernels = kernel_flops(traced.program)
     search = LoopSearch(
         program,
         menu_of(program, target),
@@ -197,7 +204,7 @@ def loop_search_of(
         traced.num_devices(),
         traced.compile,
         log,
-        lambda compiled: executable_seconds(compiled, target),
+        lambda compiled: executable_seconds(compiled, target, kernels),
     )
     return None if search.is_empty else search
 
@@ -217,7 +224,12 @@ def _plan_of_loops(
     traced: TracedStep, found: PlannedLoops, budget_bytes: int, unmodified_bytes: int
 ) -> Plan:
     plan = unmodified_plan(
-        traced.device(), budget_bytes, unmodified_bytes, _OF_UNMODIFIED, 0
+        traced.device(),
+        budget_bytes,
+        unmodified_bytes,
+        _OF_UNMODIFIED,
+        0,
+        traced.num_devices(),
     )
     return dataclasses.replace(
         plan, predicted_bytes=found.predicted_bytes, measured_bytes=found.total_bytes
@@ -284,7 +296,7 @@ def problem_of(
         learnt = stored.with_scratch(scratch_bytes)
         return graphs_of(traced.program, learnt, target, options)
 
-    graphs = with_scratch({})
+    graphs, kernels = with_scratch({}), kernel_flops(traced.program)
     log(f"graph: {graphs[0]}")
     return Problem(
         graphs,
@@ -298,7 +310,7 @@ def problem_of(
         least_fixed_bytes=least_fixed_bytes,
         unmodified_bytes=works_bytes,
         caller=caller,
-        seconds_of=lambda compiled: executable_seconds(compiled, target),
+        seconds_of=lambda compiled: executable_seconds(compiled, target, kernels),
     )
 
 
@@ -316,6 +328,7 @@ def _fitted(
         unmodified_bytes,
         _OF_UNMODIFIED + search.num_compilations,
         found,
+        traced.num_devices(),
     )
     chosen = found.candidate
     return FittedStep(found.compiled, traced.jit(chosen.realized.program), plan, chosen)

@@ -50,6 +50,8 @@ class Plan:
         schedule: the planner's schedule, None if the step around loops is left as it is.
         arena: the arena's layout; None with `placement="xla"`.
         loops: the loops that are planned.
+        num_devices: the number of devices that the step is divided over. All bytes are of
+            one of them; operations are of all together.
     """
 
     target: str
@@ -67,6 +69,7 @@ class Plan:
     schedule: AnySchedule | None
     arena: ArenaPlan | None = None
     loops: tuple[LoopPlan, ...] = ()
+    num_devices: int = 1
 
     @property
     def is_unmodified(self) -> bool:
@@ -75,7 +78,9 @@ class Plan:
 
     def _device(self) -> str:
         memory = self.target_bytes
-        return self.target + ("" if memory is None else f" ({format_bytes(memory)})")
+        shown = self.target + ("" if memory is None else f" ({format_bytes(memory)})")
+        several = f", per device, {self.num_devices} devices"
+        return shown + several * (self.num_devices > 1)
 
     def __str__(self) -> str:
         def line(name: str, count: int | None) -> str:
@@ -117,6 +122,7 @@ def unmodified_plan(
     unmodified_bytes: int,
     num_compilations: int,
     total_flops: int,
+    num_devices: int,
 ) -> Plan:
     """The plan of a step that fits as written."""
     return Plan(
@@ -133,6 +139,7 @@ def unmodified_plan(
         num_fences=0,
         recomputations=(),
         schedule=None,
+        num_devices=num_devices,
     )
 
 
@@ -142,15 +149,17 @@ def planned_plan(
     unmodified_bytes: int,
     num_compilations: int,
     measured: Measured,
+    num_devices: int,
 ) -> Plan:
     """The report of the plan that was accepted.
 
     Arguments:
-        device: the device that the step was compiled for.
+        device: the device that the step was compiled for, or one of several.
         budget_bytes: the budget.
         unmodified_bytes: XLA's figure for the step as written.
         num_compilations: the number of compilations by XLA.
         measured: the compiled candidate.
+        num_devices: the number of devices that the step is divided over.
     """
     chosen = measured.candidate
     graph = chosen.graph
@@ -170,6 +179,7 @@ def planned_plan(
         recomputations=again,
         schedule=chosen.schedule,
         arena=chosen.realized.arena,
+        num_devices=num_devices,
     )
 
 

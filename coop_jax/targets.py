@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
+from collections.abc import Mapping
 from typing import Any
 
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+
 from coop_jax.base import _compat
+from coop_jax.base.absent_topologies import GPUS_OF_A_HOST, Recipe, devices_of
 
 # Matrix units are so much faster than float32 arithmetic outside of them. Data sheets,
 # two operations of a fused multiply-add counted as one: A100 156e12 to 9.7e12, H100 and
@@ -186,3 +194,96 @@ def memory_bytes(device: Any) -> int | None:
         target = known_target(device)
         return target and target.memory_bytes
     return (device.memory_stats() or {}).get("bytes_limit")
+
+
+# "tpu v5e:4x4", "tpu v5e:4x4 x2", "h200 x8": a target, the chips of a slice, a number.
+_MESH_NAME = re.compile(r"\s*([^:]+?)\s*(?::(\d+(?:x\d+){1,2}))?(?:\s+x(\d+))?\s*")
+
+
+def mesh(name: str, axes: Mapping[str, int]) -> jax.sharding.Mesh:
+    """A mesh of devices that need not be there.
+
+    Arguments placed on it are compiled and planned for it, and nothing is run::
+
+        mesh = coop_jax.targets.mesh("tpu v5e:4x4", {"fsdp": 16})
+        batch = jax.ShapeDtypeStruct(
+            (16, 4096), "int32", sharding=NamedSharding(mesh, PartitionSpec("fsdp"))
+        )
+        print(coop_jax.fit(train_step, state, batch, donate_argnums=0))
+
+    Arguments:
+        name: a name of `names()` and its devices. TPUs: the chips by axis,
+            `"tpu v5e:4x4"`, and the number of slices if there are several,
+            `"tpu v5e:4x4 x2"`. GPUs: their number, `"h200 x8"`, eight to a host.
+            `"cpu x8"`: host devices, which have to be there.
+        axes: the size of every axis by its name. Their product is the number of devices.
+
+    Returns:
+        The mesh; the same devices for equal names. With several slices the first axes
+        reach over them.
+
+    Raises:
+        ValueError: if the name or the sizes are not of this form, or XLA knows no such
+            arrangement of chips.
+        ImportError, RuntimeError: as `coop_jax.fit` for absent devices.
+    """
+    sizes = tuple(axes.values())
+    target, arrangement, count = _parsed(name)
+    devices = _devices(name, target, arrangement, count)
+    if not sizes or math.prod(sizes) != len(devices):
+        product = " x ".join(map(str, sizes)) or "no axis"
+        raise ValueError(
+            "`mesh(axes=...)` must have sizes whose product is the number of devices. Got "
+            f"{product} for the {len(devices)} of {name!r}. Change the sizes or the name."
+        )
+    if target.platform == "tpu" and count == 1:  # Neighbours in the mesh are linked.
+        ordered = mesh_utils.create_device_mesh(
+            sizes, devices, allow_split_physical_axes=True
+        )
+    else:
+        ordered = np.array(devices).reshape(sizes)
+    return jax.sharding.Mesh(ordered, tuple(axes))
+
+
+def _parsed(name: str) -> tuple[Target, str, int]:
+    """The target of a mesh's name, the chips of a slice, and the number after `x`, or 1."""
+    match = _MESH_NAME.fullmatch(name) if isinstance(name, str) else None
+    target = None if match is None else named(match[1])
+    chips = match[2] if match else None
+    is_tpu = target is not None and target.platform == "tpu"
+    if match is None or target is None or is_tpu != bool(chips) or match[3] == "0":
+        raise ValueError(
+            '`mesh(name=...)` must be of the form "tpu v5e:4x4" (the chips by axis; for '
+            'two slices "tpu v5e:4x4 x2"), "h200 x8" or "cpu x8". '
+            f"Got {name!r}. Write the devices after the name of a target."
+        )
+    return target, chips or "", int(match[3] or 1)
+
+
+def _devices(name: str, target: Target, arrangement: str, count: int) -> list[Any]:
+    if target.platform == "cpu":
+        present = jax.devices("cpu")
+        if len(present) < count:
+            raise ValueError(
+                f"`mesh(name=...)`: devices of {target.name!r} have to be there. Got "
+                f"{name!r} and {len(present)} of them. Set the environment variable "
+                f"XLA_FLAGS=--xla_force_host_platform_device_count={count} before jax is "
+                "imported."
+            )
+        return present[:count]
+    if target.platform == "gpu":
+        if count > GPUS_OF_A_HOST and count % GPUS_OF_A_HOST:
+            raise ValueError(
+                f"`mesh(name=...)`: more than {GPUS_OF_A_HOST} GPUs must be whole hosts "
+                f"of {GPUS_OF_A_HOST}. Got {name!r}. Choose a multiple."
+            )
+        return devices_of(Recipe(target.name, "gpu", str(count)))
+    try:
+        return devices_of(Recipe(target.name, "tpu", arrangement, count))
+    except jax.errors.JaxRuntimeError as error:
+        example = f"{target.name}:{'x'.join('2' * (1 + arrangement.count('x')))}"
+        raise ValueError(
+            "`mesh(name=...)` must be an arrangement of chips that XLA:TPU knows. Got "
+            f"{name!r}: {error}. Choose another one, such as "
+            f"{example!r}."
+        ) from error

@@ -13,10 +13,10 @@ import jax
 import jaxlib
 import pytest
 
-from coop_jax.xla import absent_devices
+from coop_jax.base import absent_topologies
 
 # By the extra that brings XLA's compiler for a device that is not there.
-COMPILERS = {"cuda": absent_devices._CUDA_PLUGINS, "tpu": ("libtpu",)}
+COMPILERS = {"cuda": absent_topologies.CUDA_PLUGINS, "tpu": ("libtpu",)}
 
 hypothesis.settings.register_profile(
     "fixed",
@@ -35,7 +35,7 @@ def pytest_report_header() -> str:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("absent"):
         [extra] = mark.args
-        if not any(map(absent_devices._is_installed, COMPILERS[extra])):
+        if not any(map(absent_topologies.is_installed, COMPILERS[extra])):
             pytest.skip(f"needs XLA's compiler of the extra `{extra}`")
 
 

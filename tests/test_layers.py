@@ -38,7 +38,12 @@ LAYERS = (
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 PLATFORMS = frozenset(("cpu", "gpu", "cuda", "rocm", "tpu"))
 # The table of devices, how absent ones are made, and the backends themselves.
-MAY_COMPARE_PLATFORMS = ("backends/", "targets.py", "xla/absent_devices.py")
+MAY_COMPARE_PLATFORMS = (
+    "backends/",
+    "base/absent_topologies.py",
+    "targets.py",
+    "xla/absent_devices.py",
+)
 # Messages that say what a name of a target means.
 MESSAGES = {"comparison/compare.py": 1}
 

@@ -145,6 +145,9 @@ class BudgetedJit:
     def _placed(self, target: str | None, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         if target is None:
             return args, kwargs
+        given = without_static(self.jitted, args, kwargs)
+        if absent_devices.lie_on_mesh(target, given):
+            return args, kwargs
         device = absent_devices.named_device(target)
         return map_dynamic(
             self.jitted, lambda tree: absent_devices.placed(tree, device), args, kwargs

@@ -43,7 +43,8 @@ def fit(
             (of `jax.eval_shape`), which keep their shapes and types. Pass arguments by
             position that are named like one below.
         target: a name of `coop_jax.targets.names()`, such as `"h200"`, `"tpu v5e"` or
-            `"cpu"`; None for the devices that the arguments are on.
+            `"cpu"`; None for the devices that the arguments are on, as on a mesh of
+            `coop_jax.targets.mesh`: then all bytes are those of one device.
         budget: as for `remat_train_step`; `"device"`, the target's memory less 5 %.
             A CPU reports no memory: give bytes there.
         planner, static_argnums, static_argnames, donate_argnums, donate_argnames,
@@ -57,7 +58,8 @@ def fit(
     Raises:
         InfeasibleBudgetError: if no plan fits; it names the smallest budget that does.
         TypeError: if `fn` was made by `remat_train_step`, which has `.plan(target=...)`.
-        ValueError: if the target is not in the table, or the arguments are sharded.
+        ValueError: if the target is not in the table, or the arguments are sharded over
+            other devices.
         ImportError: if XLA's compiler for the target is not installed; the message names
             the package that has it.
         RuntimeError: if that compiler cannot be used in this process; the message says

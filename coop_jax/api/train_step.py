@@ -181,7 +181,8 @@ class RematTrainStep:
 
         Raises:
             InfeasibleBudgetError: if no plan fits.
-            ValueError: if the target's name is unknown or the arguments are sharded.
+            ValueError: if the target's name is unknown, or the arguments are sharded over
+                other devices.
             ImportError: if XLA's compiler for the target is not installed.
         """
         if target is not None and "target" in _parameters(self._fn):

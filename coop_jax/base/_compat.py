@@ -27,6 +27,7 @@ from jax._src import source_info_util as _source_info_util
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import mlir as _mlir
+from jax._src.interpreters import pxla as _pxla
 from jax._src.lib import _jax as _jaxlib
 from jax._src.lib import xla_client as _xla_client
 from jax._src.lib.mlir import ir as _ir
@@ -117,6 +118,19 @@ def open_jaxpr(closed: Any) -> tuple[Any, list[Any]]:
 
 def is_jaxpr(value: Any) -> bool:
     return isinstance(value, (jex.Jaxpr, jex.ClosedJaxpr))
+
+
+def num_kernel_programs(eqn: Any) -> int:
+    """Programs in the grid of a `pallas_call`; those whose number is not known count one
+    along that axis."""
+    sizes = eqn.params["grid_mapping"].grid
+    return math.prod(size for size in sizes if isinstance(size, int))
+
+
+def kernel_name(eqn: Any) -> str:
+    """The name of a `pallas_call`'s kernel, which XLA's instruction has, too."""
+    named = eqn.params.get("name") or eqn.params.get("name_and_src_info")
+    return named if isinstance(named, str) else str(getattr(named, "name", ""))
 
 
 def close_jaxpr(
@@ -375,23 +389,50 @@ def module_bytecode(lowered: Any) -> bytes:
     return _mlir.module_to_bytecode(lowered.compiler_ir("stablehlo"))
 
 
-def compile_options(device: Any, overrides: dict[str, Any]) -> bytes:
-    """The compile options that JAX gives XLA for a step on one device, serialized."""
-    return _compiler.get_compile_options(
+def lowered_devices(lowered: Any) -> tuple[Any, ...]:
+    """The devices that a `jax.stages.Lowered` is partitioned over, in its order."""
+    return tuple(lowered._lowering._device_list)
+
+
+def lowered_shardings(lowered: Any) -> tuple[Any, ...]:
+    """The shardings of a lowering's arguments; one on its devices where none was asked
+    for."""
+    everywhere = _sharding_impls.GSPMDSharding.get_replicated(
+        lowered._lowering._device_list
+    )
+    return tuple(
+        everywhere if is_unspecified(sharding) else sharding
+        for sharding in lowered._lowering.compile_args["in_shardings"]
+    ) or (everywhere,)
+
+
+def compile_options(lowered: Any, overrides: dict[str, Any]) -> bytes:
+    """The compile options that JAX gives XLA for a lowering, serialized."""
+    devices, args = lowered_devices(lowered), lowered._lowering.compile_args
+    to_inputs, to_outputs = _pxla.get_prop_to_input_output(
+        args["in_shardings"], args["out_shardings"], len(args["ordered_effects"])
+    )
+    options = _compiler.get_compile_options(
         num_replicas=1,
-        num_partitions=1,
-        device_assignment=[[device]],
+        num_partitions=len(devices),
+        device_assignment=[list(devices)],
         env_options_overrides=overrides,
-    ).SerializeAsString()
+    )
+    if len(devices) > 1:
+        build = options.executable_build_options
+        build.allow_spmd_sharding_propagation_to_parameters = list(to_inputs)
+        build.allow_spmd_sharding_propagation_to_output = list(to_outputs)
+    options.parameter_is_tupled_arguments = args["tuple_args"]
+    return options.SerializeAsString()
 
 
-def compile_bytecode(device: Any, module: bytes, options: bytes) -> Any:
-    """Compile a serialized module with serialized options for a device."""
+def compile_bytecode(devices: Sequence[Any], module: bytes, options: bytes) -> Any:
+    """Compile a serialized module with serialized options for devices."""
     with _mlir.make_ir_context():
         return _compiler.backend_compile_and_load(
-            device.client,
+            devices[0].client,
             _ir.Module.parse(module),
-            _xla_client.DeviceList((device,)),
+            _xla_client.DeviceList(tuple(devices)),
             _xla_client.CompileOptions.ParseFromString(options),
             [],
         )

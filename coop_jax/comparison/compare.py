@@ -13,7 +13,7 @@ from coop_jax.comparison.checkpoint_policies import Policy, Wrap, default_polici
 from coop_jax.comparison.table import Comparison, Row, at, optimal
 from coop_jax.comparison.variants import REFUSED, Versions
 from coop_jax.targets import target_of
-from coop_jax.xla.absent_devices import named_device, placed
+from coop_jax.xla.absent_devices import lie_on_mesh, named_device, placed
 
 SMALLEST = "coop_jax, smallest"
 _BY_DEFAULT = "{}, XLA's defaults"
@@ -145,7 +145,7 @@ def compare(
             for row in by_policy
             if row.name not in done and not any(_beats(ours, row) for ours in rows)
         )
-    return Comparison(target_of(versions.device).name, tuple(rows))
+    return Comparison(target_of(versions.device).name, tuple(rows), versions.num_devices)
 
 
 def _beats(ours: Row, policy: Row) -> bool:
@@ -165,7 +165,9 @@ def _bytes(row: Row) -> int:
 
 
 def _placed(args: tuple, target: str | None) -> tuple:
-    return args if target is None else placed(args, named_device(target))
+    if target is None or lie_on_mesh(target, args):
+        return args
+    return placed(args, named_device(target))
 
 
 def _check(make_step, policies, args, target, measure_seconds) -> None:

@@ -100,10 +100,13 @@ class Comparison:
     Attributes:
         target: the name of the device that the step was compiled for.
         rows: the unmodified step, `jax.checkpoint` by policy, coop_jax by budget.
+        num_devices: the number of devices that the step is divided over; bytes and the
+            seconds of executables are of one of them.
     """
 
     target: str
     rows: tuple[Row, ...]
+    num_devices: int = 1
 
     @property
     def unmodified(self) -> Row:
@@ -178,7 +181,8 @@ class Comparison:
             ).rstrip()
             for row in cells
         ]
-        return "\n".join([f"coop_jax comparison on {self.target}", *lines])
+        several = f", per device, {self.num_devices} devices" * (self.num_devices > 1)
+        return "\n".join([f"coop_jax comparison on {self.target}{several}", *lines])
 
     def _cells(self, row: Row) -> tuple[str, ...]:
         """The cells of a row of the table."""

@@ -37,6 +37,7 @@ from coop_jax.graph.stored_values import from_rules, tag
 from coop_jax.pipeline import FittedStep, fit_smallest, fit_step
 from coop_jax.plan.planner import planner_options
 from coop_jax.targets import target_of
+from coop_jax.trace.kernels import kernel_flops
 from coop_jax.trace.program import Program
 from coop_jax.trace.replacements import original
 from coop_jax.xla.executable_seconds import executable_work
@@ -84,6 +85,7 @@ class Versions:
             {},
         )
         self.device = self._traced.device()
+        self.num_devices = self._traced.num_devices()
         self.backend = self._traced.backend
 
     @property
@@ -212,7 +214,9 @@ class Versions:
 
     def _executed_by(self, compiled: Any) -> dict[str, Any]:
         """The figures of a row that its executable gives, if there is one."""
-        work = compiled and executable_work(compiled, target_of(self.device))
+        work = compiled and executable_work(
+            compiled, target_of(self.device), kernel_flops(self._traced.program)
+        )
         if not work:
             return {}
         return {"product_flops": work.product_flops, "executable_seconds": work.seconds}

@@ -202,9 +202,8 @@ class TracedStep:
             options: compiler options beyond the step's own.
         """
         self._compilations.append(None)
-        backend = self.backend if self.num_devices() == 1 else Backend()
         jit_options = self.jit_options.get("compiler_options") or {}
-        return backend.compile(lowered, self.device(), jit_options, options or {})
+        return self.backend.compile(lowered, self.device(), jit_options, options or {})
 
     @property
     def num_compilations(self) -> int:

@@ -62,6 +62,16 @@ class Menu:
         """Bytes of the residuals of all pairs as they are written."""
         return sum(each.bytes_as_written for each in self.choices)
 
+    def next_corner(self, saved_bytes: int) -> int:
+        """The first place of the path, from one on, where all iterations of each pair do
+        the same; the last place if there is none."""
+        reached = 0
+        for step in self._steps:
+            if reached >= saved_bytes:
+                break
+            reached += step.saved_bytes
+        return reached
+
     def saving(self, saved_bytes: int) -> list[PlannedPair]:
         """The first plan of the path that saves so many bytes against the first, or the
         last one."""

@@ -139,6 +139,8 @@ class LoopSearch:
         for stretch in self._all_stretches():
             self._search(budget_bytes, stretch)
             found = self._fastest_that_keeps(budget_bytes)
+            if found is not None and self._num_devices > 1:
+                found = self._or_alike(found, budget_bytes, stretch)
             if found is not None:
                 return found
         self.smallest()
@@ -233,6 +235,20 @@ class LoopSearch:
                 break
         if self._fastest_that_keeps(budget_bytes) is None:
             self._measure(stretch, stretch.high)
+
+    def _or_alike(
+        self, found: PlannedLoops, budget_bytes: int, stretch: _Stretch
+    ) -> PlannedLoops:
+        """The faster of a plan and of the next in which all iterations do the same.
+
+        Of what is divided over devices XLA gathers parts while it multiplies others, or all
+        of it before, and may do so otherwise in each of two loops: they may take longer
+        than one loop that recomputes more.
+        """
+        at = self._menu.next_corner(found.saved_bytes)
+        if stretch.bodies is None and found.saved_bytes < at <= stretch.high:
+            self._measure(stretch, at)
+        return self._fastest_that_keeps(budget_bytes) or found
 
     def _aim(self, budget_bytes: int, low: int, high: int) -> int:
         """The place between two of a stretch that is expected to keep a budget."""

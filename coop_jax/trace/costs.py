@@ -75,8 +75,9 @@ def is_fusible(eqn: Any) -> bool:
 def flops(eqn: Any) -> int:
     """Floating point operations of one equation; a loop's body counts once per iteration.
 
-    A `while_loop`, whose length is not known, counts one iteration; a `cond` its most
-    expensive branch.
+    A kernel counts once for every program of its grid, also for those that it skips; the
+    body of a `shard_map`, whose values are parts, once per part. A `while_loop`, whose
+    length is not known, counts one iteration; a `cond` its most expensive branch.
     """
     name = eqn.primitive.name
     params = eqn.params
@@ -95,6 +96,10 @@ def flops(eqn: Any) -> int:
         return _body_flops(params["body_jaxpr"]) + _body_flops(params["cond_jaxpr"])
     if name == "cond":
         return max(_body_flops(branch) for branch in params["branches"])
+    if name == "pallas_call":
+        return _compat.num_kernel_programs(eqn) * _body_flops(params["jaxpr"])
+    if name == "shard_map":
+        return _num_shards(eqn) * _body_flops(params["jaxpr"])
     nested = [p for p in params.values() if _compat.is_jaxpr(p)]
     if nested and not name.startswith(("reduce", "scatter", "arg", "sort")):
         return sum(map(_body_flops, nested))
@@ -140,6 +145,14 @@ def seconds_again(eqn: Any, target: Target) -> float:
 
 def _elements(values: Iterable[Any]) -> int:
     return sum(math.prod(getattr(v.aval, "shape", ())) for v in values)
+
+
+def _num_shards(eqn: Any) -> int:
+    """The parts that a `shard_map` divides the most divided of its values into."""
+    body, _ = _compat.open_jaxpr(eqn.params["jaxpr"])
+    pairs = [*zip(eqn.invars, body.invars, strict=True)]
+    pairs += zip(eqn.outvars, body.outvars, strict=True)
+    return max(_elements([whole]) // max(_elements([part]), 1) for whole, part in pairs)
 
 
 def _body_flops(jaxpr: Any) -> int:

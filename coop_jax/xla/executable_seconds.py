@@ -9,7 +9,8 @@ into its reader costs little, and what a fence stores, transposes or tears apart
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from coop_jax.targets import Target
@@ -30,6 +31,7 @@ _ARITHMETIC = frozenset(
     "not or popcnt remainder round-nearest-afz round-nearest-even select shift-left "
     "shift-right-arithmetic shift-right-logical sign subtract xor".split()
 )
+_NO_KERNELS: Mapping[str, int] = MappingProxyType({})
 _REDUCTIONS = frozenset("reduce reduce-window sort select-and-scatter".split())
 
 
@@ -67,39 +69,51 @@ class Work:
         )
 
 
-def executable_work(compiled: Any, target: Target) -> Work | None:
+def executable_work(
+    compiled: Any, target: Target, kernels: Mapping[str, int] = _NO_KERNELS
+) -> Work | None:
     """What a compiled step does.
 
     Arguments:
         compiled: a `jax.stages.Compiled`, for a device that may be absent.
         target: the device's rates.
+        kernels: floating point operations of kernels by name (`trace.kernels`), which the
+            executable does not say.
 
     Returns:
         None where the platform does not publish its module.
     """
     module = published_module(compiled)
-    return module and module_work(module, target)
+    return module and module_work(module, target, kernels)
 
 
-def executable_seconds(compiled: Any, target: Target) -> float | None:
+def executable_seconds(
+    compiled: Any, target: Target, kernels: Mapping[str, int] = _NO_KERNELS
+) -> float | None:
     """Modelled seconds of a compiled step; arguments and result as of `executable_work`."""
-    work = executable_work(compiled, target)
+    work = executable_work(compiled, target, kernels)
     return None if work is None else work.seconds
 
 
-def module_work(module: HloModule, target: Target) -> Work:
+def module_work(
+    module: HloModule, target: Target, kernels: Mapping[str, int] = _NO_KERNELS
+) -> Work:
     """What an optimized module does.
 
     Arguments:
         module: it; scheduled, or with its instructions in an order of execution.
         target: the device's rates.
+        kernels: as of `executable_work`.
     """
-    return _Pricing(module, target).of_computation(module.entry)
+    return _Pricing(module, target, kernels).of_computation(module.entry)
 
 
 class _Pricing:
-    def __init__(self, module: HloModule, target: Target) -> None:
+    def __init__(
+        self, module: HloModule, target: Target, kernels: Mapping[str, int] = _NO_KERNELS
+    ) -> None:
         self._module = module
+        self._kernels = kernels
         self._target = target
         self._touched = TouchedBytes(module)
         self._known: dict[int, Work] = {}
@@ -129,7 +143,7 @@ class _Pricing:
         target = self._target
         arithmetic, flops = 0.0, 0
         for inner in self._kernel(instruction):
-            products = product_flops(self._module, inner)
+            products = product_flops(self._module, inner) or self._of_named(inner)
             if products:
                 flops += products
                 operand = self._module.instructions[inner.operands[0]]
@@ -141,6 +155,12 @@ class _Pricing:
         touched = self._touched.of(instruction)
         seconds = max(arithmetic, touched / target.bytes_per_second)
         return Work(seconds + target.launch_seconds, flops, touched, 1)
+
+    def _of_named(self, instruction: Instruction) -> int:
+        """Operations of a kernel that was written by hand: "name" or "name.number"."""
+        if instruction.opcode != "custom-call":
+            return 0
+        return self._kernels.get(instruction.name.partition(".")[0], 0)
 
     def _kernel(self, instruction: Instruction) -> Iterator[Instruction]:
         if instruction.opcode != "fusion":

@@ -26,8 +26,8 @@ def loop_trips(module: HloModule, loop: Instruction) -> int | None:
 
 
 def _counted(module: HloModule, loop: Instruction) -> int | None:
-    """Iterations of a loop that counts upwards by one to a constant, as JAX writes them;
-    XLA:TPU takes no note of them."""
+    """Iterations of a loop that counts upwards to a constant, as JAX writes them and as
+    XLA:TPU multiplies what it gathers meanwhile; XLA:TPU takes no note of them."""
     for computation in loop.called:
         root = module.instructions[module.roots[computation]]
         if root.opcode != "compare":
@@ -36,19 +36,48 @@ def _counted(module: HloModule, loop: Instruction) -> int | None:
         if counter.opcode == "get-tuple-element" and limit.opcode == "constant":
             start = _start(module, loop, counter.tuple_index)
             end = _integer(limit)
-            return None if start is None or end is None else max(0, end - start)
+            if start is None or end is None:
+                return None
+            return max(0, -(-(end - start) // _step(module, loop, counter.tuple_index)))
     return None
 
 
 def _start(module: HloModule, loop: Instruction, index: int) -> int | None:
     """What a loop's state has at an index before the first iteration."""
-    state = module.instructions[loop.operands[0]]
+    value = _element(module, loop.operands[0], index)
+    return None if value is None else _integer(value)
+
+
+def _step(module: HloModule, loop: Instruction, index: int) -> int:
+    """What an iteration adds to the counter at an index of a loop's state: more than one
+    where XLA has unrolled the loop; one where it is not known."""
+    for computation in loop.called:
+        total, value = 0, _element(module, module.roots[computation], index)
+        while value is not None and value.opcode == "add":
+            operands = [_behind_copies(module, number) for number in value.operands]
+            added = [n for n in map(_integer, operands) if n is not None]
+            others = [one for one in operands if _integer(one) is None]
+            total += sum(added)
+            value = others[0] if len(others) == 1 else None
+        is_counter = value is not None and value.opcode == "get-tuple-element"
+        if value is not None and is_counter and value.tuple_index == index and total > 0:
+            return total
+    return 1
+
+
+def _element(module: HloModule, number: int, index: int) -> Instruction | None:
+    """The value at an index of a tuple; None if it is made otherwise."""
+    state = module.instructions[number]
     if state.opcode != "tuple":
         return None
-    value = module.instructions[state.operands[index]]
+    return _behind_copies(module, state.operands[index])
+
+
+def _behind_copies(module: HloModule, number: int) -> Instruction:
+    value = module.instructions[number]
     while value.opcode in ("copy", "bitcast"):
         value = module.instructions[value.operands[0]]
-    return _integer(value)
+    return value
 
 
 def _integer(constant: Instruction) -> int | None:

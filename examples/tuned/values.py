@@ -475,6 +475,7 @@ OTHER_NUMBERS = {
     "backends.tpu.async_copies": {"_COPY_TABLES"},
     "backends.tpu.compile_to_buffers": {"_LAST_WORDS", "_MAIN_MEMORY"},
     "backends.tpu.heap": {"_NONE_NEAR"},
+    "base.absent_topologies": {"GPUS_OF_A_HOST", "_CHIPS_OF_A_HOST"},
     "base.budget": {"_UNITS"},
     "base.strict_values": {"LARGEST_INT64", "_LONGEST"},
     "graph.buffer_to_value": {"CALLER"},

@@ -140,6 +140,30 @@ def test_the_path_is_monotone_and_has_a_plan_for_every_saving():
     assert saved == menu.most_saved_bytes
 
 
+def test_the_next_corner_is_the_first_plan_whose_iterations_all_do_the_same():
+    menu = menu_of(traced(*STEPS["two loops"][0]()), TARGET)
+    corners = [[*map(id, each.corners)] for each in menu.choices]
+
+    def is_corner(place):
+        planned = menu.saving(place)
+        return all(id(p) in known for p, known in zip(planned, corners, strict=True))
+
+    places = np.linspace(0, menu.most_saved_bytes, 200, dtype=int).tolist()
+    assert not all(map(is_corner, places))
+    for place in places:
+        corner = menu.next_corner(place)
+        assert corner >= place
+        assert is_corner(corner)
+        assert menu.next_corner(corner) == corner
+        between = [p for p in places if place <= p < corner]
+        kept = [sum(pair.kept_bytes for pair in menu.saving(p)) for p in between]
+        at_corner = sum(pair.kept_bytes for pair in menu.saving(corner))
+        for p, kept_bytes in zip(between, kept, strict=True):
+            assert not is_corner(p) or kept_bytes == at_corner
+    assert menu.next_corner(0) == 0
+    assert menu.next_corner(menu.most_saved_bytes + 1) == menu.most_saved_bytes
+
+
 @pytest.mark.parametrize("layers", range(2, 10))
 def test_no_loop_has_a_single_iteration(layers):
     """XLA takes it apart: what it is to compute again is merged with the first time."""

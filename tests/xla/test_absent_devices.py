@@ -16,9 +16,10 @@ from steps import NEEDS_CUDA, NEEDS_TPU, mlp_arguments, mlp_step
 
 import coop_jax
 from coop_jax import targets
+from coop_jax.base import absent_topologies
 from coop_jax.compile import as_written
 from coop_jax.search import problem
-from coop_jax.xla import absent_devices, memory_figures
+from coop_jax.xla import memory_figures
 
 GPUS = ["a100", "h100", "h200", "b200"]
 # The planner does not matter here: the fast one.
@@ -49,8 +50,8 @@ def transformer(**sizes):
 def test_a_missing_compiler_says_what_to_install(
     arguments, monkeypatch, target, package, extra
 ):
-    monkeypatch.setattr(absent_devices, "_is_installed", lambda module: False)
-    absent_devices._absent_device.cache_clear()
+    monkeypatch.setattr(absent_topologies, "is_installed", lambda module: False)
+    absent_topologies._described.cache_clear()
     with pytest.raises(ImportError) as caught:
         coop_jax.fit(mlp_step, *arguments, target=target)
     text = str(caught.value)
@@ -61,19 +62,19 @@ def test_a_missing_compiler_says_what_to_install(
 
 
 def test_a_plugin_that_fails_says_what_to_set(arguments, monkeypatch):
-    def fail(target):
+    def fail(recipe):
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr(absent_devices, "_is_installed", lambda module: True)
-    monkeypatch.setattr(absent_devices, "_gpu_device", fail)
-    absent_devices._absent_device.cache_clear()
+    monkeypatch.setattr(absent_topologies, "is_installed", lambda module: True)
+    monkeypatch.setattr(absent_topologies, "_gpus", fail)
+    absent_topologies._described.cache_clear()
     with pytest.raises(RuntimeError, match=r"no such thing.*JAX_PLATFORMS=cpu before"):
         coop_jax.fit(mlp_step, *arguments, target="h200")
 
 
 @pytest.mark.parametrize("module", ["os", "jax.numpy", "no_such", "no_such.module"])
 def test_installed_is_asked_without_importing(module):
-    assert absent_devices._is_installed(module) == (not module.startswith("no_such"))
+    assert absent_topologies.is_installed(module) == (not module.startswith("no_such"))
 
 
 def test_unknown_targets_are_refused(arguments):
@@ -83,12 +84,26 @@ def test_unknown_targets_are_refused(arguments):
         coop_jax.remat_train_step(mlp_step, budget="60%").plan(*arguments, target=3)
 
 
-def test_sharded_arguments_are_refused(arguments):
-    mesh = jax.make_mesh((4,), ("x",))
+@pytest.mark.parametrize("entry", ["fit", "plan", "compare"])
+def test_a_target_other_than_the_mesh_is_refused(arguments, entry):
+    mesh = targets.mesh("cpu x4", {"x": 4})
     spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
     x = jax.ShapeDtypeStruct(arguments[1].shape, "float32", sharding=spread)
-    with pytest.raises(ValueError, match=r"must not be sharded. Got one over 4 devices"):
-        coop_jax.fit(mlp_step, arguments[0], x, target="cpu", budget="60%")
+    call = {
+        "fit": lambda **given: coop_jax.fit(mlp_step, *given.pop("args"), **given),
+        "plan": lambda **given: coop_jax.remat_train_step(mlp_step, **SIXTY).plan(
+            *given.pop("args"), **given
+        ),
+        "compare": lambda **given: coop_jax.compare(
+            lambda wrap: mlp_step, *given.pop("args"), **given
+        ),
+    }[entry]
+    with pytest.raises(ValueError, match="the device of the mesh") as caught:
+        call(args=(arguments[0], x), target="h200")
+    text = str(caught.value)
+    assert "`target=` must be the device of the mesh that sharded arguments lie on" in text
+    assert "Got 'h200' and arguments over 4 devices of 'cpu'" in text
+    assert "Leave `target=` out" in text
 
 
 def test_a_planned_step_is_refused(arguments):

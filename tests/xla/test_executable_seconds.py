@@ -1,6 +1,7 @@
 """The work of executables: against XLA's own counts, against counts by enumeration, and
 the same for every platform that compiles a step."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -8,13 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import pallas
 from steps import NEEDS_CUDA, NEEDS_TPU
 
 import coop_jax
+from coop_jax.compile.traced_step import TracedStep
+from coop_jax.targets import mesh as named_mesh
 from coop_jax.targets import named
+from coop_jax.trace.costs import flops
+from coop_jax.trace.kernels import kernel_flops
 from coop_jax.xla import absent_devices
 from coop_jax.xla.buffer_assignment import published_module
 from coop_jax.xla.executable_seconds import executable_work
+from coop_jax.xla.loop_trips import loop_trips
 from coop_jax.xla.product_flops import product_flops
 from coop_jax.xla.touched_bytes import TouchedBytes
 
@@ -115,6 +122,93 @@ def test_loops_count_as_often_as_they_iterate(target):
     args = shape(layers, width, width), shape(rows, width)
     work = executable_work(compiled(layers_step, *args, target=target), named(target))
     assert work.product_flops == LAYERS_FLOPS
+
+
+@pytest.mark.parametrize("target", PLATFORMS)
+@pytest.mark.parametrize(("first", "limit", "by"), [(0, 12, 1), (0, 12, 3), (5, 12, 2)])
+def test_loops_count_by_what_they_add(target, first, limit, by):
+    """Also without the platform's note, which XLA:TPU does not take."""
+    width = 256
+
+    def repeated(x, w):
+        state = jax.lax.while_loop(
+            lambda state: state[0] < limit,
+            lambda state: (state[0] + by, jnp.tanh(state[1] @ w)),
+            (first, x),
+        )
+        return state[1]
+
+    module = published_module(
+        compiled(repeated, shape(64, width), shape(width, width), target=target)
+    )
+    [loop] = [i for i in module.instructions.values() if i.opcode == "while"]
+    times = len(range(first, limit, by))
+    assert loop_trips(module, loop) == times
+    unnoted = loop_trips(module, dataclasses.replace(loop, backend_config=b""))
+    assert unnoted in (times, None)
+    if target == "tpu v5e":
+        assert unnoted == times
+
+
+def kernel_of_programs(count):
+    """A kernel of `count` programs that multiply blocks; its name is in XLA's module."""
+    size = 128
+
+    def kernel(x_ref, w_ref, out_ref):
+        out_ref[...] = x_ref[...] @ w_ref[...]
+
+    def call(x, w):
+        return pallas.pallas_call(
+            kernel,
+            grid=(count,),
+            in_specs=[
+                pallas.BlockSpec((size, size), lambda i: (i, 0)),
+                pallas.BlockSpec((size, size), lambda i: (0, 0)),
+            ],
+            out_specs=pallas.BlockSpec((size, size), lambda i: (i, 0)),
+            out_shape=jax.ShapeDtypeStruct((count * size, size), x.dtype),
+            name="blocks_of_a_product",
+        )(x, w)
+
+    return call, (shape(count * size, size), shape(size, size)), 2 * count * size**3
+
+
+def test_kernels_count_once_for_every_program():
+    counts = []
+    for count in (1, 6):
+        call, args, operations = kernel_of_programs(count)
+        program = TracedStep.trace(call, {}, args, {}).program
+        [(name, counted)] = kernel_flops(program).items()
+        assert name == "blocks_of_a_product"
+        assert operations <= counted < 1.02 * operations  # It copies its blocks, too.
+        counts.append(counted)
+    assert counts[1] == 6 * counts[0]
+
+
+def test_the_body_of_a_shard_map_counts_once_for_every_part():
+    mesh = named_mesh("cpu x4", {"x": 4})
+    spec = jax.sharding.PartitionSpec("x")
+    product = jax.shard_map(
+        lambda a, b: a @ b,
+        mesh=mesh,
+        in_specs=(spec, jax.sharding.PartitionSpec()),
+        out_specs=spec,
+        check_vma=False,
+    )
+    jaxpr = jax.make_jaxpr(product)(shape(64, 32), shape(32, 16))
+    assert sum(map(flops, jaxpr.eqns)) == 2 * 64 * 32 * 16
+
+
+@NEEDS_TPU
+def test_kernels_have_a_price_in_the_executable():
+    call, args, operations = kernel_of_programs(6)
+    executable = compiled(call, *args, target="tpu v5e")
+    target = named("tpu v5e")
+    unknown = executable_work(executable, target)
+    known = executable_work(executable, target, {"blocks_of_a_product": operations})
+    assert unknown.product_flops == 0
+    assert known.product_flops == operations
+    assert known.seconds >= operations / target.matrix_rate(4)
 
 
 @pytest.mark.parametrize("target", PLATFORMS)

@@ -28,8 +28,8 @@ from typing import Any
 import jax
 
 from coop_jax.base import _compat
+from coop_jax.base.absent_topologies import devices_of, recipe_of
 from coop_jax.targets import target_of
-from coop_jax.xla.absent_devices import named_device
 from coop_jax.xla.protobuf_wire import fields
 
 _MODULE, _ASSIGNMENT, _ALLOCATIONS = 1, 3, 3  # xla.HloProto, xla.BufferAssignmentProto
@@ -61,7 +61,7 @@ class AssignedStep:
         module: `xla.HloModuleProto`, optimized and scheduled.
         figures: the bytes of its allocations in main memory.
         is_refused: whether XLA goes no further because the device's memory is less.
-        input_shardings: of its one device.
+        input_shardings: of its arguments.
     """
 
     module: bytes = dataclasses.field(repr=False)
@@ -83,10 +83,8 @@ class AssignedStep:
 
 
 def is_enough_for(device: Any) -> bool:
-    """Is it a TPU of `target=`, which is not there?"""
-    if device.platform != "tpu" or not _compat.is_absent(device):
-        return False
-    return device == named_device(target_of(device).name)
+    """Is it a TPU of `target=` or `targets.mesh`, which is not there?"""
+    return device.platform == "tpu" and recipe_of(device) is not None
 
 
 def compile_until_buffers(
@@ -99,10 +97,12 @@ def compile_until_buffers(
     """
     with tempfile.TemporaryDirectory(prefix="coop_jax_") as folder:
         written = {"xla_dump_to": folder, "xla_dump_hlo_as_proto": True}
+        devices = _compat.lowered_devices(lowered)
         task = (
-            target_of(device).name,
+            recipe_of(device),
+            [one.id for one in devices],
             _compat.module_bytecode(lowered),
-            _compat.compile_options(device, {**(options or {}), **written}),
+            _compat.compile_options(lowered, {**(options or {}), **written}),
         )
         with _child(task, pathlib.Path(folder)) as child:
             while child.poll() is None and not _found(folder, _WRITTEN_NEXT):
@@ -118,9 +118,11 @@ def compile_until_buffers(
             )
         proto = dict(fields(hlo.read_bytes()))
     is_refused = ended and child.returncode != 0
-    on_device = (jax.sharding.SingleDeviceSharding(device),)
     return AssignedStep(
-        proto[_MODULE], assigned_bytes(proto[_ASSIGNMENT]), is_refused, on_device
+        proto[_MODULE],
+        assigned_bytes(proto[_ASSIGNMENT]),
+        is_refused,
+        _compat.lowered_shardings(lowered),
     )
 
 
@@ -180,9 +182,10 @@ def _found(folder: str, pattern: str) -> pathlib.Path | None:
 
 def _compile_task() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    name, module, options = pickle.load(sys.stdin.buffer)
+    recipe, ids, module, options = pickle.load(sys.stdin.buffer)
+    by_id = {device.id: device for device in devices_of(recipe)}
     try:
-        _compat.compile_bytecode(named_device(name), module, options)
+        _compat.compile_bytecode([by_id[number] for number in ids], module, options)
     except jax.errors.JaxRuntimeError as error:
         sys.exit(str(error))
 

@@ -1,0 +1,1 @@
+"""Large models on meshes that are not there."""
