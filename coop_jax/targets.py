@@ -59,11 +59,6 @@ class Target:
         """
         return self.flops_per_second[16 if itemsize <= 2 else 32]
 
-    @property
-    def negligible_bytes(self) -> int:
-        """Bytes too few for freeing to matter: below XLA:TPU's unit of HBM; else 0."""
-        return self.alignment_bytes if self.platform == "tpu" else 0
-
 
 # XLA:TPU: every buffer's offset in main memory is a multiple.
 TPU_ALIGNMENT = 16 * 2**10

@@ -55,10 +55,11 @@ def compare(
     scale). Policies that others beat in bytes and time get no row of coop_jax at their
     bytes; neither does one that is beaten in both by a row of coop_jax that needs nearly
     as many bytes. Bytes are XLA's figures for compiled steps. Operations are counted in
-    the jaxprs, recomputation included. Seconds are modelled in one way for all: the
-    operations of the unmodified step, each at the target's roofline, times the number of
-    executions in a version; and by what each executable consists of, its own instructions
-    at the target's rates, with the FLOPs of its products. On CPU, XLA may undo
+    the jaxprs, recomputation included. Versions are compared by what each executable
+    consists of: the seconds of its own instructions at the target's rates, beside the
+    FLOPs of its products. A second figure prices the operations of the unmodified step,
+    each at the target's roofline, times the number of its executions in a version: what
+    the planner believes. On CPU, XLA may undo
     `jax.checkpoint`; its rows are compiled with
     `xla_disable_hlo_passes=cse_barrier_expander`, and one row without.
 

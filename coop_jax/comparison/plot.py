@@ -1,4 +1,4 @@
-"""Plot: a comparison as a picture, bytes to the right, modelled time upwards."""
+"""Plot: a comparison as a picture, bytes to the right, time of the executable upwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PlottedRow(Protocol):
     @property
     def measured_bytes(self) -> int | None: ...
     @property
-    def modelled_seconds(self) -> float | None: ...
+    def seconds(self) -> float | None: ...
 
 
 def plot(
@@ -39,7 +39,7 @@ def plot(
 
     Arguments:
         rows: the rows of the comparison.
-        base_seconds: modelled seconds of the unmodified step, which times are relative to.
+        base_seconds: seconds of the unmodified step, which times are relative to.
         path: the file.
         title: the picture's title.
     """
@@ -66,7 +66,7 @@ def plot(
                 )
     axes.set(
         xlabel="MiB that XLA needs for the step",
-        ylabel="modelled time, unmodified = 1",
+        ylabel="time, modelled, unmodified = 1",
         title=title,
     )
     axes.grid(color="#dddddd", linewidth=0.6)
@@ -91,7 +91,7 @@ def _points(
     """Points (MiB, time relative to the unmodified step) by row name, of the rows where
     both are known."""
     return {
-        row.name: (row.measured_bytes / 2**20, row.modelled_seconds / base_seconds)
+        row.name: (row.measured_bytes / 2**20, row.seconds / base_seconds)
         for row in rows
-        if row.measured_bytes is not None and row.modelled_seconds is not None
+        if row.measured_bytes is not None and row.seconds is not None
     }

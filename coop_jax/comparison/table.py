@@ -68,8 +68,15 @@ class Row:
     product_flops: int | None = None
     executable_seconds: float | None = None
 
+    @property
+    def seconds(self) -> float | None:
+        """What versions are compared by: the seconds of the executable, where it publishes
+        its instructions; else those of the planner's model."""
+        known = self.executable_seconds
+        return self.modelled_seconds if known is None else known
+
     def beats(self, other: Row) -> bool:
-        """Whether it needs at most the other's bytes, and at most its modelled time.
+        """Whether it needs at most the other's bytes, and at most its `seconds`.
 
         Arguments:
             other: a row of the same comparison.
@@ -78,7 +85,7 @@ class Row:
             False where one of the figures is not known.
         """
         return _at_most(self.measured_bytes, other.measured_bytes) and _at_most(
-            self.modelled_seconds, other.modelled_seconds
+            self.seconds, other.seconds
         )
 
 
@@ -121,11 +128,11 @@ class Comparison:
         )
 
     def matched(self) -> list[tuple[Row, Row]]:
-        """Pairs of a policy's row and the row of coop_jax with the least modelled time
-        that needs at most its bytes; without the policies for which there is none."""
+        """Pairs of a policy's row and the row of coop_jax with the fewest `seconds` that
+        needs at most its bytes; without the policies for which there is none."""
         ours = sorted(
-            (row for row in self.rows if row.kind == "coop_jax" and row.modelled_seconds),
-            key=lambda row: row.modelled_seconds or 0.0,
+            (row for row in self.rows if row.kind == "coop_jax" and row.seconds),
+            key=lambda row: row.seconds or 0.0,
         )
         pairs = []
         for row in self.rows:
@@ -151,13 +158,13 @@ class Comparison:
         return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
     def plot(self, path: str | os.PathLike[str], title: str | None = None) -> None:
-        """Save bytes against modelled time as a picture; needs matplotlib.
+        """Save bytes against `seconds` as a picture; needs matplotlib.
 
         Arguments:
             path: the file; the format follows its ending.
             title: the picture's title; None for one with the target's name.
         """
-        base_seconds = self.unmodified.modelled_seconds or 1.0
+        base_seconds = self.unmodified.seconds or 1.0
         shown = title or f"Recomputation against memory, {self.target}"
         plot.plot(self.rows, base_seconds, path, shown)
 

@@ -20,6 +20,7 @@ def early_order(
     tensor_bytes: Sequence[int],
     before: Iterable[tuple[int, int]],
     negligible_bytes: int = 0,
+    kernel: Sequence[int] = (),
 ) -> list[int]:
     """Indices of the operations, in an order in which their operands are freed early.
 
@@ -28,7 +29,58 @@ def early_order(
         tensor_bytes: bytes of every tensor while it is alive.
         before: further pairs of operations of which the first must run first.
         negligible_bytes: an increase of the live bytes of at most this counts as none.
+        kernel: a number for every operation: neighbours of one number, which the compiler
+            computes together, stay together. -1 or left out: alone.
     """
+    groups = _groups(kernel or [-1] * len(inputs))
+    order = _early_order(
+        [_read_by(group, inputs, outputs) for group in groups],
+        [[t for k in group for t in outputs[k]] for group in groups],
+        tensor_bytes,
+        _between(groups, before),
+        negligible_bytes,
+    )
+    return [k for g in order for k in groups[g]]
+
+
+def _groups(kernel: Sequence[int]) -> list[list[int]]:
+    """The operations in their order, neighbours of one kernel in one group."""
+    groups: list[list[int]] = []
+    for k, number in enumerate(kernel):
+        if groups and number >= 0 and kernel[groups[-1][0]] == number:
+            groups[-1].append(k)
+        else:
+            groups.append([k])
+    return groups
+
+
+def _read_by(
+    group: Sequence[int],
+    inputs: Sequence[Sequence[int]],
+    outputs: Sequence[Sequence[int]],
+) -> list[int]:
+    """The tensors that a group reads and does not make."""
+    made = {t for k in group for t in outputs[k]}
+    return [t for k in group for t in inputs[k] if t not in made]
+
+
+def _between(
+    groups: Sequence[Sequence[int]], before: Iterable[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Pairs of groups of which the first must run first, from pairs of operations."""
+    group_of = {k: g for g, group in enumerate(groups) for k in group}
+    pairs = ((group_of[first], group_of[second]) for first, second in before)
+    return [(first, second) for first, second in pairs if first != second]
+
+
+def _early_order(
+    inputs: Sequence[Sequence[int]],
+    outputs: Sequence[Sequence[int]],
+    tensor_bytes: Sequence[int],
+    before: Iterable[tuple[int, int]],
+    negligible_bytes: int,
+) -> list[int]:
+    """`early_order` of operations that are each alone."""
     count = len(inputs)
     made_by = {t: k for k, made in enumerate(outputs) for t in made}
     needs = [{made_by[t] for t in read if t in made_by} for read in inputs]

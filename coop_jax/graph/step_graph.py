@@ -146,9 +146,11 @@ def build_graph(
             [op.outputs for op in operations],
             bytes_in_pool(tensors),
             _must_precede(program, operations, tensors, is_external(tensors)),
-            # A bias correction is a scalar and frees nothing: it would come last, and all
-            # updates of weights after it, apart from those of their moments.
-            target.negligible_bytes,
+            # Below the unit of allocation nothing is worth freeing. A bias correction, a
+            # scalar, would come last, and all updates of weights after it, apart from
+            # those of their moments.
+            target.alignment_bytes,
+            [_made_at(op, tensors, materialization) for op in operations],
         )
         tensors, operations = _tensors_and_operations(inputs, [regions[k] for k in order])
     donated_vars = {v for v, d in zip(program.invars, program.donated, strict=True) if d}

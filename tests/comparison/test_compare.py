@@ -298,6 +298,17 @@ def made_up(name, size, seconds):
     return coop_jax.Row(name, "checkpoint", measured_bytes=size, modelled_seconds=seconds)
 
 
+def test_rows_are_compared_by_their_executables():
+    """A step that the model takes for slow, and whose executable is fast."""
+    policy = dataclasses.replace(made_up("policy", 3, 2.0), executable_seconds=1.0)
+    ours = dataclasses.replace(made_up("ours", 3, 1.0), executable_seconds=1.5)
+    assert (policy.seconds, ours.seconds) == (1.0, 1.5)
+    assert policy.beats(ours)
+    assert not ours.beats(policy)
+    assert [row.name for row in optimal([ours, policy])] == ["policy"]
+    assert dataclasses.replace(ours, executable_seconds=None).seconds == 1.0
+
+
 def test_optimal_rows():
     rows = [
         made_up("a", 3, 1.0),

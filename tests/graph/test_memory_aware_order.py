@@ -1,5 +1,7 @@
 """Early order: an order that can be run, that keeps what must not be reordered."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,8 +57,11 @@ def test_every_operation_once_behind_what_it_needs(program, data):
         for _ in range(3 if count else 0)
     ]
     before = [(a, b) for a, b in before if a < b]
-    order = early_order(inputs, outputs, program.tensor_bytes, before)
+    kernel = [k if k else -1 for k in sorted(data.draw(st.integers(0, 5)) for _ in inputs)]
+    order = early_order(inputs, outputs, program.tensor_bytes, before, kernel=kernel)
     assert sorted(order) == list(range(count))
+    grouped = [kernel[k] for k in order if kernel[k] >= 0]
+    assert len(list(itertools.groupby(grouped))) == len(set(grouped))
     at = {k: i for i, k in enumerate(order)}
     producers = {t: k for k, made in enumerate(outputs) for t in made}
     for k, read in enumerate(inputs):
@@ -119,3 +124,13 @@ def test_what_waits_for_a_scalar_is_not_put_off_if_scalars_count_for_nothing():
     sizes = [0, 0, 100, 4, 0, 0]
     assert early_order(inputs, outputs, sizes, []) == [0, 1, 2, 3, 4, 5]
     assert early_order(inputs, outputs, sizes, [], negligible_bytes=4)[-1] == 2
+
+
+def test_what_one_kernel_makes_stays_together():
+    """Moments, and the updated weight, which waits for the last reader of the old one."""
+    inputs = [[], [], [0], [0], [2, 3]]  # gradient, reader, two moments, weight
+    outputs = [[0], [1], [2], [3], [4]]
+    sizes, before = [100, 10, 0, 0, 0], [(1, 4)]
+    assert early_order(inputs, outputs, sizes, before) == [0, 2, 3, 1, 4]
+    kernel = [-1, -1, 7, 7, 7]
+    assert early_order(inputs, outputs, sizes, before, kernel=kernel) == [0, 1, 2, 3, 4]
