@@ -1,6 +1,10 @@
 """Better than hand-placed `jax.checkpoint`? Ten networks, every policy, our budgets.
 
     python examples/compare/reproduce.py --target cpu [--networks gpt2 resnet50 ...]
+    python examples/compare/reproduce.py --target cpu --set second
+
+The first set is for development. Nothing was tuned on the second one, whose results go
+into `results/second`.
 
 For `--target cpu` the steps run and are timed, for `--target here` as well, on the
 device that JAX finds; for `h200`, `"tpu v5e"` and the other targets XLA compiles them
@@ -22,20 +26,23 @@ if "here" not in sys.argv:
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 import jax
-from compare import records
-from compare.networks import NETWORKS
+from compare import networks, records
+from compare.network import Network
+from compare.second import networks as second
 from paper.networks.training_step import DONATED
 
 import coop_jax
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 HERE = "here"
+SETS = {"first": networks.NETWORKS, "second": second.NETWORKS}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", default="cpu", help='"cpu", "here", "h200", ...')
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--set", choices=SETS, default="first", help="of networks")
+    parser.add_argument("--networks", nargs="+", help="of the set; default: all of them")
     parser.add_argument("--planner", help="as in remat_train_step; default: its own")
     parser.add_argument("--no-seconds", action="store_true", help="do not run the steps")
     parser.add_argument("--fresh", action="store_true", help="forget earlier rows")
@@ -45,8 +52,12 @@ def main() -> None:
     )
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
     arguments = parser.parse_args()
-    folder = arguments.results / folder_name(arguments.target)
-    for name in arguments.networks:
+    known = SETS[arguments.set]
+    names = arguments.networks or list(known)
+    if unknown := sorted(set(names) - set(known)):
+        parser.error(f"--networks: choose from {', '.join(known)}. Got {unknown}.")
+    folder = results_folder(arguments)
+    for name in names:
         if arguments.fresh:
             records.path(folder, name).unlink(missing_ok=True)
         start = time.perf_counter()
@@ -56,7 +67,7 @@ def main() -> None:
                 continue
             comparison = coop_jax.Comparison(arguments.target, tuple(rows))
         else:
-            comparison = compare_network(name, folder, arguments)
+            comparison = compare_network(known[name], folder, arguments)
             records.write_table(folder, name, comparison)
         try:
             comparison.plot(folder / f"{name}.png", f"{name}, {arguments.target}")
@@ -64,7 +75,14 @@ def main() -> None:
             print(f"{error}\nThen: --pictures-only", file=sys.stderr)
         print(f"{name}: {time.perf_counter() - start:.0f} s\n{comparison}\n", flush=True)
     if not arguments.pictures_only:
-        records.write_summary(folder, list(NETWORKS))
+        records.write_summary(folder, list(known))
+
+
+def results_folder(arguments: argparse.Namespace) -> pathlib.Path:
+    """`results/<target>`; that of the second set, `results/second/<target>`."""
+    is_first = arguments.set == "first"
+    results = arguments.results if is_first else arguments.results / arguments.set
+    return results / folder_name(arguments.target)
 
 
 def folder_name(target: str) -> str:
@@ -74,13 +92,12 @@ def folder_name(target: str) -> str:
 
 
 def compare_network(
-    name: str, folder: pathlib.Path, arguments: argparse.Namespace
+    network: Network, folder: pathlib.Path, arguments: argparse.Namespace
 ) -> coop_jax.Comparison:
     """The comparison of one network; goes on from the rows in `folder`."""
     target = arguments.target
     if target == HERE and jax.default_backend() == "cpu":
         target = "cpu"  # At the size that it can run.
-    network = NETWORKS[name]
     step = network.step(target)
     runs = target in ("cpu", HERE) and not arguments.no_seconds
     return coop_jax.compare(
@@ -90,8 +107,8 @@ def compare_network(
         donate_argnums=DONATED,
         planner=arguments.planner,
         measure_seconds=runs,
-        known_rows=records.read(folder, name),
-        on_row=lambda row: records.append(folder, name, row),
+        known_rows=records.read(folder, network.name),
+        on_row=lambda row: records.append(folder, network.name, row),
         verbose=arguments.verbose,
     )
 
