@@ -100,6 +100,12 @@ def compare_network(
         target = "cpu"  # At the size that it can run.
     step = network.step(target)
     runs = target in ("cpu", HERE) and not arguments.no_seconds
+    known_rows = records.read(folder, network.name)
+    if any(row.modelled_seconds and not row.executable_seconds for row in known_rows):
+        sys.exit(
+            f"{network.name}: its rows in {folder} are of a version that did not price "
+            "executables, and cannot be compared with others. Add --fresh."
+        )
     return coop_jax.compare(
         network.make_step(target),
         *(step.concrete(seed=0) if runs else step.args),
@@ -107,7 +113,7 @@ def compare_network(
         donate_argnums=DONATED,
         planner=arguments.planner,
         measure_seconds=runs,
-        known_rows=records.read(folder, network.name),
+        known_rows=known_rows,
         on_row=lambda row: records.append(folder, network.name, row),
         verbose=arguments.verbose,
     )
