@@ -84,7 +84,10 @@ def _raw(state):
         pytest.param(lambda step: planned_of(nnx.jit(step)), marks=pytest.mark.slow),
         lambda step: planned_of(nnx.jit(step, donate_argnums=(0, 1, 2))),
         lambda step: remat_train_step(step, budget="1TiB"),
-        lambda step: remat_train_step(budget="70%", planner="lookahead")(step),
+        pytest.param(
+            lambda step: remat_train_step(budget="70%", planner="lookahead")(step),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["plain", "nnx.jit", "nnx.jit with donation", "that fits", "decorator"],
 )

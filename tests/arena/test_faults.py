@@ -204,7 +204,8 @@ def arena_step(fn=mlp_step, **options):
 
 
 @pytest.mark.usefixtures("copies_cost_nothing")
-@pytest.mark.parametrize("debug", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("debug", [False, True])
 def test_threads_that_call_the_same_step(debug):
     weights, x = mlp_arguments()
     step = arena_step(arena_debug=debug)
@@ -218,7 +219,8 @@ def test_threads_that_call_the_same_step(debug):
 
 
 @pytest.mark.usefixtures("copies_cost_nothing")
-@pytest.mark.parametrize("debug", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("debug", [False, True])
 def test_a_step_that_fails_half_way(debug):
     """Its arena is lost; the next call makes another."""
     fails = False

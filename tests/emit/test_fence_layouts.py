@@ -274,13 +274,8 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "solve",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in LAYERS if n != "solve"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYERS)
 def test_a_planned_step_of_a_network(name):
     layer, size = LAYERS[name], 32
     keys = jax.random.split(jax.random.key(0), 7)

@@ -40,6 +40,7 @@ def layers(count):
     return TracedStep.trace(step, {}, args, {})
 
 
+@pytest.mark.slow
 def test_96_layers_are_planned_in_the_time_of_12():
     few, many = layers(12), layers(96)
     seconds = [(planning(few), planning(many)) for _ in range(2)]

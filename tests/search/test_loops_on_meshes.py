@@ -113,10 +113,8 @@ def attention_unrolled(w, x):
 
 
 @pytest.mark.skipif(len(jax.devices()) < 4, reason="needs four devices")
-@pytest.mark.parametrize(
-    "step",
-    [pytest.param(attention_in_a_scan, marks=pytest.mark.slow), attention_unrolled],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [attention_in_a_scan, attention_unrolled])
 def test_fewer_heads_than_devices_are_no_error(step):
     """XLA divides two heads over four devices in a way that no axis of the mesh names."""
     args = arguments(scanned, (1, 4), is_tensor_parallel=True)
