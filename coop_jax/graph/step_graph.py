@@ -71,6 +71,8 @@ class StepGraph:
         overwritten_by: the donated inputs whose memory an operation's results take over,
             by operation.
         index_of: tensor index by variable.
+        stored: the stored values that it was made from.
+        is_early: whether every operation is as soon as it frees memory; else XLA's order.
     """
 
     program: Program
@@ -85,6 +87,8 @@ class StepGraph:
     flops: tuple[int, ...]
     overwritten_by: dict[int, tuple[int, ...]]
     index_of: dict[Any, int]
+    stored: StoredValues
+    is_early: bool
 
     def equation(self, operation: int) -> Any:
         """The equation that names an operation."""
@@ -171,6 +175,8 @@ def build_graph(
         flops=tuple(sum(flops(eqns[i]) for i in op.equations) for op in operations),
         overwritten_by=overwritten_by_operation(overwrites),
         index_of={v: i for i, v in enumerate(tensors)},
+        stored=materialization,
+        is_early=early,
     )
 
 

@@ -131,6 +131,7 @@ class Problem:
             realized=self.placement.realize(graph, schedule, is_guarded=is_guarded),
             planned_bytes=planned_bytes,
             predicted_bytes=planned_bytes + error,
+            is_guarded=is_guarded,
         )
 
     def compile_plan(
