@@ -111,9 +111,11 @@ def stable(value: Any) -> str:
 def sharding_text(sharding: Any) -> str:
     """A sharding by the shape of its mesh, and not by its devices."""
     kind = f" {sharding.memory_kind}" if sharding.memory_kind == "pinned_host" else ""
-    if len(sharding.device_set) == 1:
+    is_named = isinstance(sharding, jax.sharding.NamedSharding)
+    is_abstract = is_named and isinstance(sharding.mesh, jax.sharding.AbstractMesh)
+    if not is_abstract and len(sharding.device_set) == 1:
         return f"one device{kind}"
-    if isinstance(sharding, jax.sharding.NamedSharding):
+    if is_named:
         axes = " ".join(f"{name}={size}" for name, size in sharding.mesh.shape.items())
         types = getattr(sharding.mesh, "axis_types", ())
         return f"{sharding.spec} of {axes} {stable(tuple(types or ()))}{kind}"

@@ -200,12 +200,18 @@ class PlanFile:
         name = os.fspath(path)
         try:
             text = pathlib.Path(name).read_text(encoding="utf-8")
-            contents_of(text)
         except (OSError, ValueError) as error:
             raise _refused(name, caller, f"It cannot be read: {error}") from None
+        return PlanFile.of_text(name, text, caller)
+
+    @staticmethod
+    def of_text(path: str, text: str, caller: str) -> PlanFile:
+        """A file that was read; as `read`."""
+        try:
+            contents_of(text)
         except PlanFault as fault:
-            raise _refused(name, caller, str(fault)) from None
-        return PlanFile(name, text)
+            raise _refused(path, caller, str(fault)) from None
+        return PlanFile(path, text)
 
     @property
     def made_with(self) -> str:

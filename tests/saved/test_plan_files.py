@@ -7,9 +7,11 @@ import re
 import jax
 import pytest
 import scanned_steps
+from saved.recipes import plans_of_loops, subject_of, text_of
 from steps import assert_trees_equal, copied, mlp_arguments, mlp_step
 
 import coop_jax
+from coop_jax.saved.document import contents_of
 
 COMPILATION = "/jax/core/compile/backend_compile_duration"
 
@@ -97,3 +99,14 @@ def check_loops(make, budget, tmp_path, **options):
 def test_loops(tmp_path):
     plan = check_loops(functools.partial(scanned_steps.scanned, layers=12), "60%", tmp_path)
     assert plan.schedule is None
+
+
+@pytest.mark.parametrize("name", scanned_steps.STEPS)
+def test_plans_of_loops_however_they_are_written(name):
+    """`text_of` says whether a file makes the program that it was made of."""
+    make, num_pairs = scanned_steps.STEPS[name]
+    recipes = list(plans_of_loops(subject_of(*make())))
+    assert len(recipes) >= num_pairs
+    for recipe in recipes:
+        pairs = contents_of(text_of(recipe))["loops"]["pairs"]
+        assert len(pairs) == num_pairs
