@@ -48,7 +48,7 @@ from coop_jax.compile.as_written import (
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.emit.hints import NO_HINTS
 from coop_jax.graph.step_graph import StepGraph
-from coop_jax.graph.stored_values import from_rules
+from coop_jax.graph.stored_values import StoredValues, from_rules
 from coop_jax.loops.broadcasts_inside import with_broadcasts_inside
 from coop_jax.loops.menu import menu_of
 from coop_jax.plan.planner import PlanOptions, planner_options
@@ -64,6 +64,7 @@ from coop_jax.search.problem import Problem, graphs_of
 from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.targets import target_of
 from coop_jax.trace.costs import flops, seconds_again
+from coop_jax.trace.program import Program
 from coop_jax.xla.executable_seconds import executable_seconds
 from coop_jax.xla.memory_figures import compile_measured, memory_figures
 
@@ -191,7 +192,8 @@ def fit_saved(
     placing: Placing = XLA_PLACES,
     caller: str = "remat_train_step",
 ) -> FittedStep:
-    """The step of a plan file: nothing is planned, and one executable compiled.
+    """The step of a plan file: nothing is planned, and one executable compiled; for some
+    plans for TPUs, one more to be read (`saved.straight_line.check_halved`).
 
     Arguments:
         file: the plan file; a percentage as a budget refers to its figure of the step as
@@ -205,8 +207,9 @@ def fit_saved(
     made = file.plan_of(subject, caller)
     device, unmodified_bytes = traced.device(), made.figures["unmodified_bytes"]
     budget_bytes = resolve_budget(budget, unmodified_bytes, device, caller)
-    program = made.program
+    program, num_before = made.program, traced.num_compilations
     log(f"plan of {file.path}, made with jax {file.made_with}")
+    file.check_halved(made, lambda program: _stored_values(traced, program), caller)
     compiled, total_bytes = compile_measured(
         lambda: (
             traced.compile_lowered(traced.lower_as_written())
@@ -220,9 +223,21 @@ def fit_saved(
         )
     _end_books_with(compiled, placing)
     plan = _plan_of_file(traced, made, compiled, budget_bytes, total_bytes)
-    plan = dataclasses.replace(plan, recipe=SavedRecipe(file.text))
+    plan = dataclasses.replace(
+        plan,
+        num_compilations=max(1, traced.num_compilations - num_before),
+        recipe=SavedRecipe(file.text),
+    )
     jitted = traced.jitted if program is None else traced.jit(program)
     return FittedStep(compiled, jitted, plan, made.candidate, placing.exchange_log)
+
+
+def _stored_values(traced: TracedStep, program: Program) -> StoredValues:
+    """What XLA stores of a program that replaces the step."""
+    tagged = compile_tagged(dataclasses.replace(traced, program=program))
+    if tagged is None:
+        return from_rules(program)
+    return traced.backend.stored_values(program, tagged)
 
 
 def _plan_of_file(

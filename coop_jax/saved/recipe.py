@@ -10,18 +10,20 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jaxlib
 
 from coop_jax.base.errors import PlanFileError
+from coop_jax.base.strict_values import LARGEST_INT64
 from coop_jax.emit.hints import NO_HINTS
+from coop_jax.graph.stored_values import StoredValues
 from coop_jax.saved.document import Node, PlanFault, contents_of, text_of
 from coop_jax.saved.fingerprint import digest, texts_of
 from coop_jax.saved.loops import LoopPlans, loops_contents, loops_of
-from coop_jax.saved.straight_line import StraightLine, line_contents, line_of
+from coop_jax.saved.straight_line import StraightLine, check_halved, line_contents, line_of
 from coop_jax.saved.subject import Subject
 from coop_jax.search.candidates import Candidate
 from coop_jax.search.loop_search import PlannedLoops
@@ -148,7 +150,8 @@ def rebuilt(contents: dict[str, Any], subject: Subject) -> Rebuilt:
     for version in made_with.fields("jax", "jaxlib"):
         version.text()
     summary.each(Node.text)
-    counts = (count.number() for count in figures_node.fields(*FIGURES))
+    # What loops are expected to save is no bound: a prediction may be below nothing.
+    counts = (count.number(-LARGEST_INT64) for count in figures_node.fields(*FIGURES))
     figures = dict(zip(FIGURES, counts, strict=True))
     subject.check(step)
     target = target_of(subject.device)
@@ -227,6 +230,20 @@ class PlanFile:
         """
         try:
             return rebuilt(contents_of(self.text), subject)
+        except PlanFault as fault:
+            raise _refused(self.path, caller, str(fault)) from None
+
+    def check_halved(
+        self, made: Rebuilt, stored: Callable[[Program], StoredValues], caller: str
+    ) -> None:
+        """Check the values that a plan keeps in half precision, as `check_halved` does.
+
+        Raises:
+            PlanFileError: XLA keeps one of them whole.
+        """
+        try:
+            if made.candidate is not None:
+                check_halved(made.candidate.graph, stored)
         except PlanFault as fault:
             raise _refused(self.path, caller, str(fault)) from None
 

@@ -75,15 +75,15 @@ def read_rounded(
 
 def read_unrounded(program: Program, narrowed: Narrowed) -> list[Any]:
     """The narrowed values for which the program alone does not show that nobody needs them
-    whole: others than products read them, or what is the same value in another shape, and
-    are not among those that read them as float32."""
+    whole: others than products read them, or their elements in another place, and are not
+    among those that read them as float32."""
     consumers = consumers_of(program)
 
     def is_rounded_by(reader: int) -> bool:
         if reader == CALLER:
             return False
         eqn = program.eqns[reader]
-        if not may_vanish(eqn):
+        if not may_vanish(eqn) and eqn.primitive.name != "transpose":
             return _rounds(eqn)
         return all(is_rounded_by(i) for v in writes(eqn) for i in consumers[v])
 
