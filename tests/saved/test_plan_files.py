@@ -5,6 +5,7 @@ import functools
 import re
 
 import jax
+import numpy as np
 import pytest
 import scanned_steps
 from saved.recipes import plans_of_loops, subject_of, text_of
@@ -13,6 +14,7 @@ from steps import assert_trees_equal, copied, mlp_arguments, mlp_step
 import coop_jax
 from coop_jax.saved.document import contents_of
 
+SPEC = jax.sharding.PartitionSpec
 COMPILATION = "/jax/core/compile/backend_compile_duration"
 
 
@@ -110,3 +112,35 @@ def test_plans_of_loops_however_they_are_written(name):
     for recipe in recipes:
         pairs = contents_of(text_of(recipe))["loops"]["pairs"]
         assert len(pairs) == num_pairs
+
+
+def test_an_arena(tmp_path):
+    """Its exchanges are those of the plan, and no longer those of the process."""
+    args = mlp_arguments()
+    again = functools.partial(
+        planned, mlp_step, "60%", placement="arena", planner="lookahead"
+    )
+    step, path = again(), tmp_path / "plan.json"
+    plan = saved(step, path, *args)
+    assert plan.arena.stays
+    from_file = again(plan=path)
+    started = from_file.plan(*args)
+    assert started.num_compilations == 1
+    assert started.arena.stays == plan.arena.stays
+    assert_trees_equal(from_file(*args), step(*args))
+
+
+def test_a_sharded_step(tmp_path):
+    """On as many devices, whichever they are."""
+    plans, devices = [], jax.devices()
+    for chosen, path in ((devices[:2], None), (devices[2:4], tmp_path / "plan.json")):
+        mesh = jax.sharding.Mesh(np.array(chosen), ("data",))
+        split = jax.sharding.NamedSharding(mesh, SPEC("data"))
+        weights, x = mlp_arguments(layers=5, batch=1024, width=32)
+        weights = jax.device_put(weights, jax.sharding.NamedSharding(mesh, SPEC()))
+        args = weights, jax.device_put(x, split)
+        plans.append(planned(mlp_step, plan=path, planner="lookahead").plan(*args))
+        plans[0].save(tmp_path / "plan.json")
+    assert plans[0].recomputed_flops > 0
+    assert plans[1].num_compilations == 1
+    assert plans[1].measured_bytes == plans[0].measured_bytes
