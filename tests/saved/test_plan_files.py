@@ -2,18 +2,30 @@
 
 import contextlib
 import functools
-import re
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scanned_steps
+from models import transformer_problem
+from optimized_module import module_text
 from saved.recipes import plans_of_loops, subject_of, text_of
-from steps import assert_trees_equal, copied, mlp_arguments, mlp_step
+from steps import (
+    NEEDS_CUDA,
+    NEEDS_TPU,
+    assert_trees_equal,
+    copied,
+    mlp_arguments,
+    mlp_step,
+)
 
 import coop_jax
 from coop_jax.saved.document import contents_of
 
+# Others are read with all tests.
+QUICKLY = ("scan", "reversed", "stacked keys")
 SPEC = jax.sharding.PartitionSpec
 COMPILATION = "/jax/core/compile/backend_compile_duration"
 
@@ -33,15 +45,18 @@ def counted_compilations():
     is_open[0] = False
 
 
-def hlo_of(step, *args):
-    """The optimized module of a step, without names and tables of source lines."""
-    text = step._within(args, {}, lambda b, a, k: b.fitted(a, k).compiled.as_text())
-    body = text[re.search(r"^(%|ENTRY)", text, re.M).start() :]
-    return re.sub(r",? metadata=\{[^}]*\}", "", body)
+def hlo_of(step, target, args):
+    """The optimized module of a step."""
+
+    def text(budgeted, args, kwargs):
+        placed = budgeted._placed(target, args, kwargs)
+        return module_text(budgeted.fitted(*placed).compiled)
+
+    return step._within(args, {}, text)
 
 
-def planned(fn, budget="70%", **options):
-    return coop_jax.remat_train_step(fn, budget=budget, **options)
+def planned(fn, budget="70%", planner="lookahead", **options):
+    return coop_jax.remat_train_step(fn, budget=budget, planner=planner, **options)
 
 
 def saved(step, path, *args):
@@ -55,15 +70,6 @@ SMALL = functools.partial(mlp_arguments, layers=5, batch=512, width=32)
 DONATED = {"donate_argnums": 0}
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    """A planned step, and the path of its plan file."""
-    path = tmp_path_factory.mktemp("plans") / "plan.json"
-    step = planned(mlp_step, **DONATED)
-    saved(step, path, *SMALL())
-    return step, path
-
-
 def check_round_trip(step, again, args, path):
     """The step of a plan file is the step that was planned: it is compiled once, and is the
     same executable; its report is the same but for the number of compilations."""
@@ -72,25 +78,72 @@ def check_round_trip(step, again, args, path):
         from_file = again(plan=path)
         started = from_file.plan(*args)
     assert started.num_compilations == len(found) == 1
-    assert hlo_of(from_file, *args) == hlo_of(step, *args)
+    assert hlo_of(from_file, None, args) == hlo_of(step, None, args)
     assert str(started).splitlines()[:-1] == str(plan).splitlines()[:-1]
     assert started.measured_bytes == plan.measured_bytes
     return plan, from_file
 
 
-def test_a_straight_line(small, tmp_path):
-    step, _ = small
+def test_a_straight_line(tmp_path):
     again = functools.partial(planned, mlp_step, **DONATED)
-    plan, from_file = check_round_trip(step, again, SMALL(), tmp_path / "plan.json")
+    step, path = again(), tmp_path / "plan.json"
+    plan, from_file = check_round_trip(step, again, SMALL(), path)
     assert plan.recomputed_flops > 0
     assert_trees_equal(from_file(*copied(SMALL())), step(*copied(SMALL())))
     from_file.plan(*SMALL()).save(tmp_path / "again.json")
-    assert (tmp_path / "again.json").read_text() == (tmp_path / "plan.json").read_text()
+    assert (tmp_path / "again.json").read_text() == path.read_text()
+
+
+def test_a_step_of_equinox(tmp_path):
+    keys = jax.random.split(jax.random.key(0), 6)
+    layers = [eqx.nn.Linear(32, 32, key=key) for key in keys]
+    model = eqx.nn.Sequential([m for one in layers for m in (one, eqx.nn.Lambda(jnp.tanh))])
+
+    def step(model, x):
+        grads = eqx.filter_grad(lambda m: jnp.mean(jax.vmap(m)(x) ** 2))(model)
+        return eqx.apply_updates(model, grads)
+
+    again = functools.partial(planned, step, **DONATED)
+    args = model, jnp.ones((512, 32))
+    plan, _ = check_round_trip(again(), again, args, tmp_path / "plan.json")
+    assert plan.recomputed_flops > 0
+
+
+@pytest.mark.slow
+def test_a_transformer(tmp_path):
+    problem = transformer_problem(num_layers=1, width=32, num_heads=2, sequence_length=64)
+    again = functools.partial(planned, problem.train_step, **DONATED)
+    args = problem.state, problem.batch, problem.key
+    plan, _ = check_round_trip(again(), again, args, tmp_path / "plan.json")
+    assert plan.recomputed_flops > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "batch"),
+    [
+        pytest.param("h200", 2048, marks=NEEDS_CUDA),
+        pytest.param("tpu v5e", 65536, marks=NEEDS_TPU),
+    ],
+)
+def test_absent_targets(target, batch, tmp_path):
+    args = mlp_arguments(layers=5, batch=batch, width=256)
+    path = tmp_path / "plan.json"
+    step = planned(mlp_step, **DONATED)
+    plan = step.plan(*args, target=target)
+    plan.save(path)
+    assert plan.recomputed_flops > 0
+    from_file = planned(mlp_step, plan=path, **DONATED)
+    assert from_file.plan(*args, target=target).num_compilations == 1
+    assert hlo_of(from_file, target, args) == hlo_of(step, target, args)
+    named = f"It was made for the target '{target}', and the step is for 'cpu'. Plan again"
+    with pytest.raises(coop_jax.PlanFileError, match=named):
+        from_file.plan(*args)
 
 
 def check_loops(make, budget, tmp_path, **options):
     fn, args = make()
-    again = functools.partial(planned, fn, budget, **options)
+    again = functools.partial(planned, fn, budget, "search", **options)
     path = tmp_path / "plan.json"
     plan, from_file = check_round_trip(again(), again, args, path)
     assert plan.loops
@@ -99,11 +152,17 @@ def check_loops(make, budget, tmp_path, **options):
 
 
 def test_loops(tmp_path):
-    plan = check_loops(functools.partial(scanned_steps.scanned, layers=12), "60%", tmp_path)
+    plan = check_loops(functools.partial(scanned_steps.scanned, layers=8), "70%", tmp_path)
     assert plan.schedule is None
 
 
-@pytest.mark.parametrize("name", scanned_steps.STEPS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in QUICKLY else pytest.param(name, marks=pytest.mark.slow)
+        for name in scanned_steps.STEPS
+    ],
+)
 def test_plans_of_loops_however_they_are_written(name):
     """`text_of` says whether a file makes the program that it was made of."""
     make, num_pairs = scanned_steps.STEPS[name]
@@ -114,12 +173,11 @@ def test_plans_of_loops_however_they_are_written(name):
         assert len(pairs) == num_pairs
 
 
+@pytest.mark.slow
 def test_an_arena(tmp_path):
     """Its exchanges are those of the plan, and no longer those of the process."""
     args = mlp_arguments()
-    again = functools.partial(
-        planned, mlp_step, "60%", placement="arena", planner="lookahead"
-    )
+    again = functools.partial(planned, mlp_step, "60%", placement="arena")
     step, path = again(), tmp_path / "plan.json"
     plan = saved(step, path, *args)
     assert plan.arena.stays
@@ -130,6 +188,7 @@ def test_an_arena(tmp_path):
     assert_trees_equal(from_file(*args), step(*args))
 
 
+@pytest.mark.slow
 def test_a_sharded_step(tmp_path):
     """On as many devices, whichever they are."""
     plans, devices = [], jax.devices()
@@ -139,7 +198,7 @@ def test_a_sharded_step(tmp_path):
         weights, x = mlp_arguments(layers=5, batch=1024, width=32)
         weights = jax.device_put(weights, jax.sharding.NamedSharding(mesh, SPEC()))
         args = weights, jax.device_put(x, split)
-        plans.append(planned(mlp_step, plan=path, planner="lookahead").plan(*args))
+        plans.append(planned(mlp_step, plan=path).plan(*args))
         plans[0].save(tmp_path / "plan.json")
     assert plans[0].recomputed_flops > 0
     assert plans[1].num_compilations == 1
