@@ -42,7 +42,9 @@ def _change(contents: Any, random: np.random.Generator) -> None:
     """One change, as often of the plan as of the step."""
     # Most of a file is the equations, whose digests leave nothing to find.
     part = ("plan", "loops", "step", "")[random.choice(4, p=[0.5, 0.3, 0.1, 0.1])]
-    root = contents.get(part) or contents
+    root = contents.get(part)
+    if not isinstance(root, dict | list):  # There is none, or it was replaced before.
+        root = contents
     places = list(_places(root))
     if not places:
         return
@@ -73,7 +75,9 @@ def _replace(holder: Any, key: Any, random: np.random.Generator) -> None:
     elif kind == 1:
         del holder[key]
     elif kind == 2 and isinstance(holder, list):
-        holder.insert(key, copy.deepcopy(holder[random.integers(len(holder))]))
+        more = copy.deepcopy(holder[random.integers(len(holder))])
+        # One more value to keep makes another plan.
+        holder.insert(key, _other_digit(more, random) if isinstance(more, str) else more)
     elif kind == 3 and isinstance(holder, list):
         other = int(random.integers(len(holder)))
         holder[key], holder[other] = holder[other], holder[key]
@@ -82,10 +86,14 @@ def _replace(holder: Any, key: Any, random: np.random.Generator) -> None:
     elif isinstance(value, int):
         holder[key] = value + int(random.choice([-64, -1, 1, 2, 64, 4096]))
     elif isinstance(value, str):
-        digits = [i for i, c in enumerate(value) if c.isdigit()]
-        at = digits[random.integers(len(digits))] if digits else len(value)
-        holder[key] = value[:at] + str(random.integers(10)) + value[at + 1 :]
+        holder[key] = _other_digit(value, random)
     elif isinstance(value, list):
         random.shuffle(value)
     else:
         holder[key] = json.loads(json.dumps({"more": value}))
+
+
+def _other_digit(text: str, random: np.random.Generator) -> str:
+    digits = [i for i, c in enumerate(text) if c.isdigit()]
+    at = digits[random.integers(len(digits))] if digits else len(text)
+    return text[:at] + str(random.integers(10)) + text[at + 1 :]

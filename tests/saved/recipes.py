@@ -58,9 +58,12 @@ def straight_lines(subject: Subject) -> Iterator[Recipe]:
         yield Recipe(subject, None, candidate)
 
 
-def plans_of_loops(subject: Subject) -> Iterator[Recipe]:
-    """Plans of a step's loops: half way on each stretch of the path and at its end, with
-    their bodies as they are and, at the end, as tight as they can be."""
+def plans_of_loops(subject: Subject, *, is_tight: bool = False) -> Iterator[Recipe]:
+    """Plans of a step's loops: half way on each stretch of the path and at its end.
+
+    Arguments:
+        is_tight: those at the end also with bodies as tight as they can be.
+    """
     target = target_of(subject.device)
     options = planner_options(QUICK, target.alignment_bytes)
     program = with_broadcasts_inside(subject.program)
@@ -71,6 +74,8 @@ def plans_of_loops(subject: Subject) -> Iterator[Recipe]:
             pairs = tuple(menu.saving(saved_bytes))
             planned = with_planned_pairs(program, pairs)
             yield Recipe(subject, _loops(pairs, planned))
+        if not is_tight:
+            continue
         bodies = TightBodies(planned, target, options, realize)
         most = bodies.most_saved_bytes
         tight, inside = bodies.saving(most)

@@ -61,16 +61,18 @@ def _looped(eqn, operands):
     return [*carry, *written]
 
 
-@functools.cache
 def of_straight_lines():
     args = mlp_arguments(layers=3, batch=16, width=4)
     return _case(mlp_step, args, straight_lines)
 
 
-@functools.cache
 def of_loops():
-    step, args = scanned_steps.scanned(layers=5)
-    return _case(step, args, plans_of_loops)
+    return _case(*scanned_steps.scanned(layers=5), plans_of_loops)
+
+
+def of_loops_and_bodies():
+    tight = functools.partial(plans_of_loops, is_tight=True)
+    return _case(*scanned_steps.scanned(layers=5), tight)
 
 
 def _case(step, args, recipes):
@@ -126,8 +128,12 @@ def test_thirty_files(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [of_straight_lines, of_loops])
-def test_five_hundred_files(case):
-    refused, programs = check(case(), 500, 2)
+@pytest.mark.parametrize(
+    ("case", "others"), [(of_straight_lines, 0), (of_loops_and_bodies, 1)]
+)
+def test_five_hundred_files(case, others):
+    """Of straight lines no change makes another plan: what it claims is no longer true."""
+    subject, args, texts = case()
+    refused, programs = check((subject, args, texts), 500, 2)
     assert refused > 300
-    assert len(programs) > 3, "some changes make other plans"
+    assert len(programs) >= len(texts) + others

@@ -24,8 +24,6 @@ from steps import (
 import coop_jax
 from coop_jax.saved.document import contents_of
 
-# Others are read with all tests.
-QUICKLY = ("scan", "reversed", "stacked keys")
 SPEC = jax.sharding.PartitionSpec
 COMPILATION = "/jax/core/compile/backend_compile_duration"
 
@@ -156,21 +154,21 @@ def test_loops(tmp_path):
     assert plan.schedule is None
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in QUICKLY else pytest.param(name, marks=pytest.mark.slow)
-        for name in scanned_steps.STEPS
-    ],
-)
+@pytest.mark.parametrize("name", scanned_steps.STEPS)
 def test_plans_of_loops_however_they_are_written(name):
     """`text_of` says whether a file makes the program that it was made of."""
     make, num_pairs = scanned_steps.STEPS[name]
-    recipes = list(plans_of_loops(subject_of(*make())))
-    assert len(recipes) >= num_pairs
-    for recipe in recipes:
+    for recipe in plans_of_loops(subject_of(*make())):
         pairs = contents_of(text_of(recipe))["loops"]["pairs"]
         assert len(pairs) == num_pairs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["scan", "accumulated"])
+def test_plans_of_bodies(name):
+    make, _ = scanned_steps.STEPS[name]
+    texts = map(text_of, plans_of_loops(subject_of(*make()), is_tight=True))
+    assert any(contents_of(text)["loops"]["bodies"] for text in texts)
 
 
 @pytest.mark.slow
