@@ -127,11 +127,11 @@ def test_a_transformer(tmp_path):
 def test_absent_targets(target, batch, tmp_path):
     args = mlp_arguments(layers=5, batch=batch, width=256)
     path = tmp_path / "plan.json"
-    step = planned(mlp_step, **DONATED)
+    step = planned(mlp_step, "80%", **DONATED)
     plan = step.plan(*args, target=target)
     plan.save(path)
     assert plan.recomputed_flops > 0
-    from_file = planned(mlp_step, plan=path, **DONATED)
+    from_file = planned(mlp_step, "80%", plan=path, **DONATED)
     assert from_file.plan(*args, target=target).num_compilations == 1
     assert hlo_of(from_file, target, args) == hlo_of(step, target, args)
     named = f"It was made for the target '{target}', and the step is for 'cpu'. Plan again"
