@@ -20,7 +20,7 @@ from coop_jax.api.fit import fit
 from coop_jax.api.largest import largest
 from coop_jax.api.train_step import RematTrainStep, remat_train_step
 from coop_jax.arena.stats import ArenaStats
-from coop_jax.base.errors import InfeasibleBudgetError
+from coop_jax.base.errors import InfeasibleBudgetError, PlanFileError
 from coop_jax.base.options import PlanOptions
 from coop_jax.comparison.compare import compare
 from coop_jax.comparison.table import Comparison, Row
@@ -33,6 +33,7 @@ __all__ = [
     "InfeasibleBudgetError",
     "OnlineArena",
     "Plan",
+    "PlanFileError",
     "PlanOptions",
     "RematTrainStep",
     "Row",

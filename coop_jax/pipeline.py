@@ -48,11 +48,14 @@ from coop_jax.compile.as_written import (
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.emit.hints import NO_HINTS
 from coop_jax.graph.step_graph import StepGraph
-from coop_jax.graph.stored_values import from_rules
+from coop_jax.graph.stored_values import StoredValues, from_rules
 from coop_jax.loops.broadcasts_inside import with_broadcasts_inside
 from coop_jax.loops.menu import menu_of
 from coop_jax.plan.planner import PlanOptions, planner_options
 from coop_jax.report import Plan, planned_plan, unmodified_plan, with_loops
+from coop_jax.saved.loops import LoopPlans
+from coop_jax.saved.recipe import PlanFile, Rebuilt, Recipe, SavedRecipe
+from coop_jax.saved.subject import Subject
 from coop_jax.search.candidates import MAX_COMPILATIONS, Candidate, Measured
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.loop_search import LoopSearch, PlannedLoops
@@ -62,8 +65,9 @@ from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.targets import target_of
 from coop_jax.trace.costs import flops, seconds_again
 from coop_jax.trace.kernels import kernel_flops
+from coop_jax.trace.program import Program
 from coop_jax.xla.executable_seconds import executable_seconds
-from coop_jax.xla.memory_figures import memory_figures
+from coop_jax.xla.memory_figures import compile_measured, memory_figures
 
 # Compilations before any plan: the step as written, and the tagged one, whose buffer
 # assignment shows the stored values.
@@ -133,6 +137,7 @@ def fit_step(
     Raises:
         InfeasibleBudgetError: if no plan fits.
     """
+    subject = Subject.of(traced, planner, placing)
     as_written = unmodified or compile_both(traced)
     device, total_bytes = traced.device(), as_written.total_bytes
     budget_bytes = resolve_budget(budget, total_bytes, device, caller)
@@ -149,7 +154,8 @@ def fit_step(
             total_flops,
             traced.num_devices(),
         )
-        return FittedStep(as_written.compiled, traced.jitted, plan)
+        fitted = FittedStep(as_written.compiled, traced.jitted, plan)
+        return _saveable(fitted, Recipe(subject))
     works_bytes = None if as_written.compiled is None else total_bytes
     tagged = as_written.tagged
     del as_written, unmodified  # Their buffers are not needed while plans are compiled.
@@ -158,9 +164,10 @@ def fit_step(
         found_loops = loops.best(budget_bytes)
         if found_loops is not None:
             plan = _plan_of_loops(traced, found_loops, budget_bytes, total_bytes)
-            plan = _with_loops(plan, traced, loops, found_loops)
+            plan = _with_loops(plan, traced, found_loops, loops.num_compilations)
             jitted = traced.jit(found_loops.program)
-            return FittedStep(found_loops.compiled, jitted, plan)
+            fitted = FittedStep(found_loops.compiled, jitted, plan)
+            return _saveable(fitted, Recipe(subject, found_loops))
         works_bytes = loops.least_bytes(works_bytes)
     around, tagged = _around_loops(traced, tagged, loops)
     if begun is None or loops is not None:
@@ -172,13 +179,110 @@ def fit_step(
     found = search.run(budget_bytes)
     assert found.compiled is not None, "a search returns what XLA compiles"
     assert found.total_bytes <= budget_bytes, "a search returns what keeps the budget"
-    if isinstance(found.compiled, StepWithArena) and placing.exchange_log is not None:
-        weakref.finalize(found.compiled, _ext.remove_arena_books, placing.exchange_log)
+    _end_books_with(found.compiled, placing)
     fitted = _fitted(around, search, found, budget_bytes, total_bytes)
-    if loops is not None:
-        plan = _with_loops(fitted.plan, traced, loops, loops.smallest())
+    smallest = None if loops is None else loops.smallest()
+    if loops is not None and smallest is not None:
+        plan = _with_loops(fitted.plan, traced, smallest, loops.num_compilations)
         fitted = dataclasses.replace(fitted, plan=plan)
-    return dataclasses.replace(fitted, exchange_log=placing.exchange_log)
+    fitted = dataclasses.replace(fitted, exchange_log=placing.exchange_log)
+    return _saveable(fitted, Recipe(subject, smallest, found.candidate))
+
+
+def fit_saved(
+    traced: TracedStep,
+    budget: int | str,
+    planner: str | PlanOptions,
+    log: Callable[[str], None],
+    file: PlanFile,
+    placing: Placing = XLA_PLACES,
+    caller: str = "remat_train_step",
+) -> FittedStep:
+    """The step of a plan file: nothing is planned, and one executable compiled; for some
+    plans for TPUs, one more to be read (`saved.straight_line.check_halved`).
+
+    Arguments:
+        file: the plan file; a percentage as a budget refers to its figure of the step as
+            written. Others as of `fit_step`.
+
+    Raises:
+        PlanFileError: the file is of another step or no plan, or XLA needs more than the
+            budget for its step.
+    """
+    subject = Subject.of(traced, planner, placing)
+    made = file.plan_of(subject, caller)
+    device, unmodified_bytes = traced.device(), made.figures["unmodified_bytes"]
+    budget_bytes = resolve_budget(budget, unmodified_bytes, device, caller)
+    program, num_before = made.program, traced.num_compilations
+    log(f"plan of {file.path}, made with jax {file.made_with}")
+    file.check_halved(made, lambda program: _stored_values(traced, program), caller)
+    compiled, total_bytes = compile_measured(
+        lambda: (
+            traced.compile_lowered(traced.lower_as_written())
+            if program is None
+            else traced.compile(program)
+        )
+    )
+    if compiled is None or total_bytes > budget_bytes:
+        raise file.over_budget(
+            format_bytes(total_bytes), format_bytes(budget_bytes), caller
+        )
+    _end_books_with(compiled, placing)
+    plan = _plan_of_file(traced, made, compiled, budget_bytes, total_bytes)
+    plan = dataclasses.replace(
+        plan,
+        num_compilations=max(1, traced.num_compilations - num_before),
+        recipe=SavedRecipe(file.text),
+    )
+    jitted = traced.jitted if program is None else traced.jit(program)
+    return FittedStep(compiled, jitted, plan, made.candidate, placing.exchange_log)
+
+
+def _stored_values(traced: TracedStep, program: Program) -> StoredValues:
+    """What XLA stores of a program that replaces the step."""
+    tagged = compile_tagged(dataclasses.replace(traced, program=program))
+    if tagged is None:
+        return from_rules(program)
+    return traced.backend.stored_values(program, tagged)
+
+
+def _plan_of_file(
+    traced: TracedStep, made: Rebuilt, compiled: Any, budget_bytes: int, total_bytes: int
+) -> Plan:
+    """The report of a plan file's step."""
+    device, unmodified_bytes = traced.device(), made.figures["unmodified_bytes"]
+    if made.candidate is not None:
+        measured = Measured(made.candidate, compiled, total_bytes)
+        plan = planned_plan(
+            device, budget_bytes, unmodified_bytes, 1, measured, traced.num_devices()
+        )
+    else:
+        total_flops = sum(map(flops, traced.program.eqns))
+        plan = unmodified_plan(
+            device,
+            budget_bytes,
+            unmodified_bytes,
+            1,
+            total_flops,
+            traced.num_devices(),
+        )
+        plan = dataclasses.replace(
+            plan,
+            predicted_bytes=made.figures["predicted_bytes"],
+            measured_bytes=total_bytes,
+        )
+    return plan if made.loops is None else _with_loops(plan, traced, made.loops, 0)
+
+
+def _saveable(fitted: FittedStep, recipe: Recipe) -> FittedStep:
+    plan = dataclasses.replace(fitted.plan, recipe=recipe)
+    return dataclasses.replace(fitted, plan=plan)
+
+
+def _end_books_with(compiled: Any, placing: Placing) -> None:
+    """The log of checked exchanges lasts as long as the executable."""
+    if isinstance(compiled, StepWithArena) and placing.exchange_log is not None:
+        weakref.finalize(compiled, _ext.remove_arena_books, placing.exchange_log)
 
 
 def loop_search_of(
@@ -237,14 +341,14 @@ def _plan_of_loops(
 
 
 def _with_loops(
-    plan: Plan, traced: TracedStep, loops: LoopSearch, found: PlannedLoops
+    plan: Plan, traced: TracedStep, found: PlannedLoops | LoopPlans, num_compilations: int
 ) -> Plan:
     target = target_of(traced.device())
     eqns = traced.program.eqns
     step_seconds = sum(seconds_again(eqn, target) for eqn in eqns)
     total_flops = sum(map(flops, eqns))
     return with_loops(
-        plan, found.planned, found.bodies, step_seconds, total_flops, loops.num_compilations
+        plan, found.planned, found.bodies, step_seconds, total_flops, num_compilations
     )
 
 
@@ -260,10 +364,12 @@ def fit_smallest(
     search = BudgetSearch(problem_of(around, planner, log, tagged, XLA_PLACES))
     found = search.smallest(MAX_COMPILATIONS)
     fitted = _fitted(around, search, found, found.total_bytes, unmodified.total_bytes)
+    subject = Subject.of(traced, planner, XLA_PLACES)
     if loops is None:
-        return fitted
-    plan = _with_loops(fitted.plan, traced, loops, loops.smallest())
-    return dataclasses.replace(fitted, plan=plan)
+        return _saveable(fitted, Recipe(subject, None, found.candidate))
+    plan = _with_loops(fitted.plan, traced, loops.smallest(), loops.num_compilations)
+    fitted = dataclasses.replace(fitted, plan=plan)
+    return _saveable(fitted, Recipe(subject, loops.smallest(), found.candidate))
 
 
 def problem_of(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 from coop_jax.arena.layout import ArenaPlan
 from coop_jax.base import _compat
 from coop_jax.base.budget import format_bytes
+from coop_jax.base.errors import PlanFileError
 from coop_jax.emit.segments import Segment
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.loops.loop_plan import (
@@ -23,6 +26,7 @@ from coop_jax.loops.loop_plan import (
 )
 from coop_jax.loops.parts import PlannedPair
 from coop_jax.plan.decoded import AnySchedule
+from coop_jax.saved.recipe import FIGURES, Recipe, SavedRecipe
 from coop_jax.search.candidates import Measured
 from coop_jax.search.tight_bodies import TightBody
 from coop_jax.targets import known_target, memory_bytes
@@ -52,6 +56,7 @@ class Plan:
         loops: the loops that are planned.
         num_devices: the number of devices that the step is divided over. All bytes are of
             one of them; operations are of all together.
+        recipe: what `save` writes; None of a plan that no step was compiled for.
     """
 
     target: str
@@ -70,6 +75,30 @@ class Plan:
     arena: ArenaPlan | None = None
     loops: tuple[LoopPlan, ...] = ()
     num_devices: int = 1
+    recipe: Recipe | SavedRecipe | None = dataclasses.field(default=None, repr=False)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to a file, which `remat_train_step(plan=path)` starts from.
+
+        The file is JSON: the step, its equations one per line, and what is decided of it,
+        as numbers of these equations. With it a step is compiled once, and nothing is
+        planned. It holds no arrays and no code. It may be made on another machine, also for
+        a target that is not there: `coop_jax.fit(step, ..., target="h200").save(path)`.
+
+        Arguments:
+            path: of the file, which is written anew.
+
+        Raises:
+            PlanFileError: the plan is of a kind that cannot be saved.
+        """
+        if self.recipe is None:
+            raise PlanFileError(
+                "`Plan.save(...)` saves plans of compiled steps. Got one that no step was "
+                "compiled for: save that of `remat_train_step(...).plan(...)` or `fit`."
+            )
+        figures = {name: getattr(self, name) for name in FIGURES}
+        text = self.recipe.text(str(self), figures)
+        pathlib.Path(path).write_text(text, encoding="utf-8")
 
     @property
     def is_unmodified(self) -> bool:

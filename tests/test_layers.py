@@ -27,6 +27,7 @@ LAYERS = (
     ("backends",),
     ("compile",),
     ("search",),
+    ("saved",),
     ("report",),
     ("pipeline",),
     ("api",),

@@ -16,10 +16,12 @@ from coop_jax.api.under_transformation import TransformedCalls
 from coop_jax.arena.executable import StepWithArena
 from coop_jax.arena.stats import ArenaStats, new_exchange_log
 from coop_jax.base import _compat_jit
+from coop_jax.base.errors import PlanFileError
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.pipeline import FittedStep, fit_step
+from coop_jax.pipeline import FittedStep, fit_saved, fit_step
 from coop_jax.plan.planner import PlanOptions
 from coop_jax.report import Plan
+from coop_jax.saved.recipe import PlanFile
 from coop_jax.search.placements import Placing
 from coop_jax.xla import absent_devices
 
@@ -35,6 +37,7 @@ class Settings:
         checks_exchanges: whether exchanges are in checked mode and write a log.
         verbose: whether every compilation is a line on stderr.
         caller: the public function that errors name.
+        file: the plan file that the step starts from; None: it is planned.
     """
 
     budget: int | str
@@ -43,6 +46,7 @@ class Settings:
     checks_exchanges: bool = False
     verbose: bool = False
     caller: str = "remat_train_step"
+    file: PlanFile | None = None
 
 
 # Given the arguments of a call of a new kind: the function that runs the call instead of
@@ -87,6 +91,7 @@ class BudgetedJit:
         if instead is not None:
             return instead(), None
         if _compat_jit.is_transformed():
+            self._refuse_file_inside()
             return self._transformed(args, kwargs), None
         fitted = self.fitted(args, kwargs)
         if self._settings.placement != "arena":
@@ -95,6 +100,16 @@ class BudgetedJit:
         results = fitted.compiled(*dynamic_args, **dynamic_kwargs)
         self._last_called = fitted
         return results, None
+
+    def _refuse_file_inside(self) -> None:
+        """A plan file is of a compiled step: what is called inside of a transformation is
+        part of another one."""
+        if self._settings.file is not None:
+            raise PlanFileError(
+                f"`{self._settings.caller}(plan=...)` makes a step that is compiled by "
+                "itself. Got a call inside of a transformation such as `jax.jit` or "
+                "`jax.grad`. Call it outside, or leave out `plan`."
+            )
 
     @property
     def num_planned(self) -> int:
@@ -116,14 +131,20 @@ class BudgetedJit:
         """The step of these arguments under the budget, planned now."""
         settings = self._settings
         exchange_log = new_exchange_log() if settings.checks_exchanges else None
-        fitted = fit_step(
+        asked = (
             TracedStep.of(self.jitted, args, kwargs),
             settings.budget,
             settings.planner,
             self._log,
-            placing=Placing(settings.placement, exchange_log),
-            caller=settings.caller,
         )
+        how = {
+            "placing": Placing(settings.placement, exchange_log),
+            "caller": settings.caller,
+        }
+        if settings.file is None:
+            fitted = fit_step(*asked, **how)
+        else:
+            fitted = fit_saved(*asked, settings.file, **how)
         self._log(str(fitted.plan))
         return fitted
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from coop_jax.api.train_step import RematTrainStep, remat_train_step
 from coop_jax.base.budget import check_budget
 from coop_jax.plan.planner import PlanOptions
 from coop_jax.report import Plan
+from coop_jax.saved.recipe import PlanFile
 
 
 def fit(
@@ -23,6 +25,7 @@ def fit(
     donate_argnames: str | Iterable[str] | None = None,
     keep_unused: bool = False,
     compiler_options: dict[str, Any] | None = None,
+    plan: str | os.PathLike[str] | None = None,
     verbose: bool = False,
     **kwargs: Any,
 ) -> Plan:
@@ -48,7 +51,7 @@ def fit(
         budget: as for `remat_train_step`; `"device"`, the target's memory less 5 %.
             A CPU reports no memory: give bytes there.
         planner, static_argnums, static_argnames, donate_argnums, donate_argnames,
-            keep_unused, compiler_options, verbose: as for `remat_train_step`.
+            keep_unused, compiler_options, plan, verbose: as for `remat_train_step`.
 
     Returns:
         The plan: `is_unmodified` if the step fits as written; else the recomputed
@@ -57,6 +60,7 @@ def fit(
 
     Raises:
         InfeasibleBudgetError: if no plan fits; it names the smallest budget that does.
+        PlanFileError: if the plan file cannot be used.
         TypeError: if `fn` was made by `remat_train_step`, which has `.plan(target=...)`.
         ValueError: if the target is not in the table, or the arguments are sharded over
             other devices.
@@ -70,6 +74,8 @@ def fit(
             "`fit(fn, ...)` must be given the step as written. Got one made by "
             f"`remat_train_step`, {fn!r}: call its `.plan(*args, target=...)`."
         )
+    if plan is not None:
+        PlanFile.read(plan, "fit")  # Its faults are those of `fit`.
     step = remat_train_step(
         fn,
         budget=check_budget(budget, "fit"),
@@ -80,6 +86,7 @@ def fit(
         donate_argnames=donate_argnames,
         keep_unused=keep_unused,
         compiler_options=compiler_options,
+        plan=plan,
         verbose=verbose,
     )
     return step.called_by("fit").plan_for(target, args, kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from coop_jax.base.budget import check_budget, format_bytes
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.plan.planner import PlanOptions, planner_options
 from coop_jax.report import Plan
+from coop_jax.saved.recipe import PlanFile
 from coop_jax.search.placements import PLACEMENTS
 
 
@@ -39,6 +41,7 @@ def remat_train_step(
     donate_argnames: str | Iterable[str] | None = None,
     keep_unused: bool = False,
     compiler_options: dict[str, Any] | None = None,
+    plan: str | os.PathLike[str] | None = None,
     verbose: bool = False,
 ) -> Any:
     """Make a training step fit into a byte budget, with the least recomputation found.
@@ -90,6 +93,10 @@ def remat_train_step(
             Default: the environment variable `COOP_JAX_ARENA_DEBUG`.
         in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums,
             donate_argnames, keep_unused, compiler_options: as in `jax.jit`.
+        plan: path of a file that `plan.save(path)` wrote, for the same step: then nothing
+            is planned, and one executable is compiled. Refused, with the first difference
+            named, where the step, its arguments, the target or the options above differ,
+            and where XLA needs more than `budget`. Default: the step is planned.
         verbose: print a line to stderr for every compilation, and the plan.
 
     Returns:
@@ -99,6 +106,8 @@ def remat_train_step(
     Raises:
         InfeasibleBudgetError: on the first call, if no plan fits. It names the smallest
             budget that does, and the operation that forbids less.
+        PlanFileError: the plan file cannot be used: at once, if it is malformed, or else on
+            the first call.
         TypeError, ValueError: at once, if an argument is malformed.
     """
     jit_options = {
@@ -128,6 +137,7 @@ def remat_train_step(
             f"Got `placement={placement!r}`, which has no arena."
         )
     is_checked = placement == "arena" and is_debugged(arena_debug)
+    file = None if plan is None else PlanFile.read(plan, "remat_train_step")
 
     def decorate(function: Callable) -> RematTrainStep:
         if not callable(function):
@@ -135,7 +145,7 @@ def remat_train_step(
                 "`remat_train_step(fn, ...)` must be given a callable. "
                 f"Got {function!r} of type {type(function).__name__}."
             )
-        settings = Settings(budget, planner, placement, is_checked, verbose)
+        settings = Settings(budget, planner, placement, is_checked, verbose, file=file)
         return RematTrainStep(function, settings, jit_options)
 
     return decorate if fn is None else decorate(fn)

@@ -286,6 +286,12 @@ def name_stack(eqn: Any) -> str:
     return str(eqn.source_info.name_stack)
 
 
+def lowering_context(eqn: Any) -> tuple[Any, Any]:
+    """What an equation's context asks of its lowering: where it computes, and metadata."""
+    context = eqn.ctx
+    return getattr(context, "compute_type", None), getattr(context, "xla_metadata", None)
+
+
 def is_unspecified(sharding: Any) -> bool:
     return isinstance(sharding, _sharding_impls.UnspecifiedValue)
 

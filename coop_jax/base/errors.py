@@ -82,6 +82,14 @@ class InfeasibleBudgetError(ValueError):
         )
 
 
+class PlanFileError(ValueError):
+    """A plan file cannot be used for a step, or a plan cannot be saved as one.
+
+    The message names the fault: the first equation, argument or option that differs, the
+    part of the file that is none of a plan, or the bytes that exceed the budget.
+    """
+
+
 def _raise_between(unmodified_bytes: int | None) -> str:
     smallest = "`smallest_bytes` of this error, which compiles at most two plans to find it"
     if unmodified_bytes is None:

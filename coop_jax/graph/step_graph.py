@@ -73,6 +73,8 @@ class StepGraph:
         index_of: tensor index by variable.
         partial_results: operations whose results XLA stores only if they pass a fence, as
             it would fuse them into their readers (`wide_fusions`).
+        stored: the stored values that it was made from.
+        is_early: whether every operation is as soon as it frees memory; else XLA's order.
     """
 
     program: Program
@@ -88,6 +90,8 @@ class StepGraph:
     overwritten_by: dict[int, tuple[int, ...]]
     index_of: dict[Any, int]
     partial_results: frozenset[int]
+    stored: StoredValues
+    is_early: bool
 
     def equation(self, operation: int) -> Any:
         """The equation that names an operation."""
@@ -181,6 +185,8 @@ def build_graph(
             for k, op in enumerate(operations)
             if op.anchor in materialization.partial_results
         ),
+        stored=materialization,
+        is_early=early,
     )
 
 

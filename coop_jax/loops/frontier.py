@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,6 @@ def frontier(iteration: Iteration, target: Target) -> list[Retained]:
     number = {v: i for i, v in enumerate(values)}
     operands = [[number[v] for v in reads(eqn)] for eqn in forward]
     seconds = [seconds_again(eqn, target) for eqn in forward]
-    seconds_per_byte = 2 / target.bytes_per_second
     corners = _ext.retention_frontier(
         value_bytes=_int64(value_bytes.values()),
         value_maker=_int64(maker.get(v, -1) for v in values),
@@ -70,20 +69,41 @@ def frontier(iteration: Iteration, target: Target) -> list[Retained]:
         operands_ptr=_int64(itertools.accumulate(map(len, operands), initial=0)),
         operands=_int64(itertools.chain.from_iterable(operands)),
         needed=_int64(number[v] for v in iteration.needed),
-        seconds_per_byte=seconds_per_byte,
+        seconds_per_byte=_seconds_per_byte(target),
     )
-    hull = []
-    for corner in corners:
-        again = math.fsum(seconds[i] for i in corner.recomputed)
-        retained = Retained(
-            values=frozenset(values[i] for i in corner.kept),
-            kept_bytes=corner.kept_bytes,
-            seconds=again + corner.kept_bytes * seconds_per_byte,
-            recompute_seconds=again,
-            recomputed=tuple(forward[i] for i in corner.recomputed),
-        )
-        hull.append(retained)
-    return hull
+    return [
+        retained_of(iteration, [values[i] for i in c.kept], c.recomputed.tolist(), target)
+        for c in corners
+    ]
+
+
+def retained_of(
+    iteration: Iteration, kept: Iterable[Any], recomputed: Sequence[int], target: Target
+) -> Retained:
+    """A choice with its bytes and times.
+
+    Arguments:
+        iteration, target: as of `frontier`.
+        kept: the kept forward values.
+        recomputed: the equations that run again, by their places among the forward ones.
+    """
+    value_bytes, _ = _values(iteration)
+    values = frozenset(kept)
+    kept_bytes = sum(value_bytes[v] for v in values)
+    eqns = tuple(iteration.forward[i] for i in recomputed)
+    again = math.fsum(seconds_again(eqn, target) for eqn in eqns)
+    return Retained(
+        values=values,
+        kept_bytes=kept_bytes,
+        seconds=again + kept_bytes * _seconds_per_byte(target),
+        recompute_seconds=again,
+        recomputed=eqns,
+    )
+
+
+def _seconds_per_byte(target: Target) -> float:
+    """Of writing and of reading what is kept."""
+    return 2 / target.bytes_per_second
 
 
 def _values(iteration: Iteration) -> tuple[dict[Any, int], dict[Any, int]]:

@@ -103,23 +103,29 @@ def _steps(pair: int, choices: Choices) -> Iterator[_Step]:
 
 def menu_of(program: Program, target: Target) -> Menu:
     """The menu of a program on a target; empty if it has no pair of loops."""
-    return Menu(list(_choices(program, target, (), 1)))
+    return Menu(
+        [
+            Choices(iteration, tuple(frontier(iteration, target)), path, num_runs)
+            for iteration, path, num_runs in iterations_of(program, target)
+        ]
+    )
 
 
-def _choices(
-    program: Program, target: Target, path: tuple[int, ...], num_runs: int
-) -> Iterator[Choices]:
-    """The pairs of a program, and those in the bodies of its other loops."""
+def iterations_of(
+    program: Program, target: Target, path: tuple[int, ...] = (), num_runs: int = 1
+) -> Iterator[tuple[Iteration, tuple[int, ...], int]]:
+    """The iterations of the pairs of a program, and of those in the bodies of its other
+    loops, each with `path` and `num_runs` as of `Choices`."""
     pairs = find_pairs(program)
     for pair in pairs:
-        iteration = Iteration.of(pair, _outliving(program, pair.backward_index), target)
-        yield Choices(iteration, tuple(frontier(iteration, target)), path, num_runs)
+        outliving = _outliving(program, pair.backward_index)
+        yield Iteration.of(pair, outliving, target), path, num_runs
     paired = {i for pair in pairs for i in (pair.forward_index, pair.backward_index)}
     for index, eqn in enumerate(program.eqns):
         if index not in paired and is_plannable(eqn):
             loop = Loop.of(eqn)
             inside = (*path, index), num_runs * loop.length
-            yield from _choices(loop.body, target, *inside)
+            yield from iterations_of(loop.body, target, *inside)
 
 
 def _outliving(program: Program, index: int) -> set[Any]:

@@ -36,6 +36,7 @@ class Candidate:
         realized: its program.
         planned_bytes: the bytes that the compiled step is expected to need.
         predicted_bytes: these and the error that an earlier plan showed.
+        is_guarded: whether it was cut with memory fences; see `segments.cut`.
     """
 
     graph: StepGraph
@@ -43,6 +44,7 @@ class Candidate:
     realized: Realization
     planned_bytes: int
     predicted_bytes: int
+    is_guarded: bool = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

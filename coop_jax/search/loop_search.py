@@ -42,6 +42,8 @@ class PlannedLoops:
         total_bytes: XLA's figure.
         seconds_of: returns the seconds of an executable's instructions, None where they
             are not known.
+        tightened: the places of the loops whose bodies were planned, in the program with
+            the pairs.
     """
 
     planned: tuple[PlannedPair, ...]
@@ -52,6 +54,7 @@ class PlannedLoops:
     compiled: Any
     total_bytes: int
     seconds_of: Callable[[Any], float | None]
+    tightened: tuple[int, ...] = ()
 
     @functools.cached_property
     def executable_seconds(self) -> float:
@@ -263,6 +266,7 @@ class LoopSearch:
 
     def _measure(self, stretch: _Stretch, at: int) -> PlannedLoops:
         bodies: tuple[TightBody, ...] = ()
+        tightened: tuple[int, ...] = ()
         if stretch.bodies is None:
             planned = tuple(self._menu.saving(at))
             program = with_planned_pairs(self._program, planned)
@@ -271,6 +275,7 @@ class LoopSearch:
         else:
             planned = tuple(self._menu.saving(stretch.base_bytes))
             program, bodies = stretch.bodies.saving(at - stretch.base_bytes)
+            tightened = stretch.bodies.places(at - stretch.base_bytes)
             # Plans for other bytes may be the same.
             keys = tuple(key_of(body.graph, body.schedule) for body in bodies)
             saved_bytes = self._saved_at.setdefault((stretch.number, keys), at)
@@ -291,6 +296,7 @@ class LoopSearch:
                 compiled,
                 total_bytes,
                 self._seconds_of,
+                tightened,
             )
         return self._measured[key]
 

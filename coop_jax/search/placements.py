@@ -163,17 +163,29 @@ class Placing:
             ValueError: if an arena is asked for and the step is for several devices, or
                 its backend has no arena.
         """
-        backend = traced.backend
-        hints = backend.fence_hints(traced.program, stored)
+        return self.of_program(
+            *(traced.program, traced.backend, traced.device(), traced.num_devices()),
+            stored,
+        )
+
+    def of_program(
+        self,
+        program: Program,
+        backend: Backend,
+        device: Any,
+        num_devices: int,
+        stored: StoredValues | None,
+    ) -> XlaPlacement:
+        """The placement for a program, with the parts of a traced step; else as above."""
+        hints = backend.fence_hints(program, stored)
         if self.name != "arena":
             return XlaPlacement(backend, hints)
-        if traced.num_devices() > 1:
+        if num_devices > 1:
             raise ValueError(
                 '`remat_train_step(placement="arena")` is for steps on one device. Got '
-                f'arguments over {traced.num_devices()}: use `placement="xla"`, which '
+                f'arguments over {num_devices}: use `placement="xla"`, which '
                 "plans what each device keeps."
             )
-        device = traced.device()
         return ArenaPlacement(
             backend, hints, device.platform, target_of(device), self.exchange_log
         )

@@ -99,10 +99,21 @@ class Problem:
         self, graphs: Sequence[StepGraph], room: int, preferred: int | None = None
     ) -> Planned | None:
         """The plan that recomputes least, of the problem's graphs or of those with learnt
-        scratch; made once. Arguments as of `least_recomputation`."""
+        scratch; made once. Arguments as of `least_recomputation`.
+
+        Graphs with partial results count only where there is no plan without: what they
+        store is written and read in every step.
+        """
         key = (*graphs, room, preferred)
         if key not in self._plans:
-            self._plans[key] = least_recomputation(graphs, self.options, room, preferred)
+            fused = [graph for graph in graphs if not graph.partial_results]
+            others = [graph for graph in graphs if graph.partial_results]
+            plans = (
+                least_recomputation(some, self.options, room, preferred)
+                for some in (fused, others)
+                if some
+            )
+            self._plans[key] = next((plan for plan in plans if plan is not None), None)
         return self._plans[key]
 
     def planned_bytes(self, graph: StepGraph, schedule: AnySchedule) -> int:
@@ -133,6 +144,7 @@ class Problem:
             realized=self.placement.realize(graph, schedule, is_guarded=is_guarded),
             planned_bytes=planned_bytes,
             predicted_bytes=planned_bytes + error,
+            is_guarded=is_guarded,
         )
 
     def compile_plan(

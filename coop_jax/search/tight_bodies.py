@@ -41,6 +41,7 @@ class TightBody:
         eqn: its loop, or for the loop of a group, which is ours, that around it.
         graph, schedule, segments: its plan.
         num_runs: how often it runs in a step.
+        path: places of the loops around it, each in the body before, and its own.
     """
 
     eqn: Any
@@ -48,6 +49,7 @@ class TightBody:
     schedule: AnySchedule
     segments: list[Segment]
     num_runs: int
+    path: tuple[int, ...]
 
     @property
     def recompute_seconds(self) -> float:
@@ -73,7 +75,7 @@ class TightBodies:
     ) -> None:
         self._program = program
         self._loops = {
-            index: _Body(eqn, 1, target, options, realize)
+            index: _Body(eqn, (index,), 1, target, options, realize)
             for index, eqn in enumerate(program.eqns)
             if may_be_tight(eqn)
         }
@@ -96,14 +98,21 @@ class TightBodies:
         Returns:
             The program, and the bodies that are planned in it.
         """
-        limit = self.largest_pool_bytes - saved_bytes
         eqns, planned = list(self._program.eqns), []
-        for index, body in self._loops.items():
-            excess = body.pool_bytes - limit
-            if excess > 0:
-                eqns[index], more, _ = body.tightened(excess)
-                planned += more
+        for index, excess in self._excess(saved_bytes).items():
+            eqns[index], more, _ = self._loops[index].tightened(excess)
+            planned += more
         return dataclasses.replace(self._program, eqns=tuple(eqns)), tuple(planned)
+
+    def places(self, saved_bytes: int) -> tuple[int, ...]:
+        """The places of the loops that `saving` changes."""
+        return tuple(self._excess(saved_bytes))
+
+    def _excess(self, saved_bytes: int) -> dict[int, int]:
+        """By place, the bytes that a loop's pool is too large by."""
+        limit = self.largest_pool_bytes - saved_bytes
+        excess = {i: body.pool_bytes - limit for i, body in self._loops.items()}
+        return {index: size for index, size in excess.items() if size > 0}
 
 
 def may_be_tight(eqn: Any) -> bool:
@@ -114,12 +123,23 @@ def may_be_tight(eqn: Any) -> bool:
     return len(eqns) > 1 or any(map(may_be_tight, eqns))
 
 
+def named_loop(eqn: Any, around: Any) -> Any:
+    """The loop that reports name: the equation's, or for one of ours that around it.
+
+    Arguments:
+        around: the loop that has it in its body; None: there is none.
+    """
+    is_ours = _compat.source_line(eqn).startswith(_OURS)
+    return around if is_ours and around is not None else eqn
+
+
 class _Body:
     """The body of one loop, with those of the loops in it."""
 
     def __init__(
         self,
         eqn: Any,
+        path: tuple[int, ...],
         num_runs: int,
         target: Target,
         options: PlanOptions,
@@ -127,13 +147,16 @@ class _Body:
         around: Any = None,
     ) -> None:
         self._eqn = eqn
-        is_ours = _compat.source_line(eqn).startswith(_OURS)
-        self._named = around if is_ours and around is not None else eqn
+        self._path = path
+        self._named = named_loop(eqn, around)
         self._program = Loop.of(eqn).body
         self._num_runs = num_runs * eqn.params["length"]
         self._options, self._target, self._realize = options, target, realize
         self._inner = {
-            index: _Body(inner, self._num_runs, target, options, realize, self._named)
+            index: _Body(
+                *(inner, (*path, index), self._num_runs),
+                *(target, options, realize, self._named),
+            )
             for index, inner in enumerate(self._program.eqns)
             if may_be_tight(inner)
         }
@@ -173,9 +196,8 @@ class _Body:
             found = graph, smallest.schedule
         graph, schedule = found
         made = self._realize(graph, schedule)
-        planned.append(
-            TightBody(self._named, graph, schedule, made.segments, self._num_runs)
-        )
+        body = self._named, graph, schedule, made.segments, self._num_runs, self._path
+        planned.append(TightBody(*body))
         pool_bytes = schedule.statistics.max_live_bytes
         return Loop.of(self._eqn).with_body(made.program), planned, pool_bytes
 

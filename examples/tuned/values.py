@@ -483,6 +483,10 @@ OTHER_NUMBERS = {
     "pipeline": {"_OF_UNMODIFIED"},
     "plan.named_graph": {"MOST_BYTES", "MOST_BYTES_OF_ONE", "MOST_SECONDS"},
     "plan.packed_blocks": {"_UNBOUNDED_EFFORT"},
+    "saved.document": {"VERSION", "_LONGEST_ROW", "_WIDTH"},
+    "saved.loops": {"_MOST"},
+    "saved.schedule": {"_MOST"},
+    "saved.subject": {"_DIGITS"},
     # Launches and rates of the executables' seconds choose among compiled plans alone.
     "targets": {
         "HEAP_ALIGNMENT",

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from coop_jax.emit.narrowed import WHOLE
-from coop_jax.graph.buffer_to_value import CALLER
+from coop_jax.graph.buffer_to_value import CALLER, consumers_of
 from coop_jax.graph.stored_values import Narrowed
 from coop_jax.trace.costs import aval_bytes, may_vanish
 from coop_jax.trace.program import Program, writes
@@ -71,6 +71,27 @@ def read_rounded(
         for index in made.keys() & set(fusion):
             whole[made[index]] |= read_whole(made[index], fusion)
     return {value: frozenset(readers) for value, readers in whole.items()}
+
+
+def read_unrounded(program: Program, narrowed: Narrowed) -> list[Any]:
+    """The narrowed values for which the program alone does not show that nobody needs them
+    whole: others than products read them, or their elements in another place, and are not
+    among those that read them as float32."""
+    consumers = consumers_of(program)
+
+    def is_rounded_by(reader: int) -> bool:
+        if reader == CALLER:
+            return False
+        eqn = program.eqns[reader]
+        if not may_vanish(eqn) and eqn.primitive.name != "transpose":
+            return _rounds(eqn)
+        return all(is_rounded_by(i) for v in writes(eqn) for i in consumers[v])
+
+    return [
+        value
+        for value, whole in narrowed.items()
+        if not all(i in whole or is_rounded_by(i) for i in consumers[value])
+    ]
 
 
 def _rounds(eqn: Any) -> bool:

@@ -1,0 +1,274 @@
+"""Recipe: a step's plan, from which its program can be made again without a compilation.
+
+A step is left as it is, or its loops are planned, or a straight line, or a straight line
+around planned loops. A file has the step, to be compared, and what was decided of it; the
+program is made anew of the step as it is traced now.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jaxlib
+
+from coop_jax.base.errors import PlanFileError
+from coop_jax.base.strict_values import LARGEST_INT64
+from coop_jax.emit.hints import NO_HINTS
+from coop_jax.graph.stored_values import StoredValues
+from coop_jax.saved.document import Node, PlanFault, contents_of, text_of
+from coop_jax.saved.fingerprint import digest, texts_of
+from coop_jax.saved.loops import LoopPlans, loops_contents, loops_of
+from coop_jax.saved.straight_line import StraightLine, check_halved, line_contents, line_of
+from coop_jax.saved.subject import Subject
+from coop_jax.search.candidates import Candidate
+from coop_jax.search.loop_search import PlannedLoops
+from coop_jax.search.placements import XlaPlacement
+from coop_jax.targets import target_of
+from coop_jax.trace.program import Program
+
+_KEYS = ("made_with", "summary", "figures", "step", "loops", "plan")
+FIGURES: tuple[str, ...] = (
+    "budget_bytes",
+    "unmodified_bytes",
+    "predicted_bytes",
+    "measured_bytes",
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recipe:
+    """What was decided for a step.
+
+    Attributes:
+        subject: the step.
+        loops: its planned loops; None if they are as written.
+        candidate: the plan of the straight line; None if that is as written.
+    """
+
+    subject: Subject
+    loops: PlannedLoops | None = None
+    candidate: Candidate | None = None
+
+    def text(self, summary: str, figures: Mapping[str, int | None]) -> str:
+        """The text of the plan's file.
+
+        Arguments:
+            summary: the plan as people read it.
+            figures: the bytes of `FIGURES`.
+
+        Raises:
+            PlanFileError: the plan is of a kind that cannot be saved yet.
+        """
+        try:
+            contents = {
+                "made_with": {"jax": jax.__version__, "jaxlib": jaxlib.__version__},
+                "summary": summary.splitlines(),
+                "figures": {name: figures[name] for name in FIGURES},
+                "step": self.subject.contents,
+                "loops": self._loops_contents(),
+                "plan": self._line_contents(),
+            }
+            made = rebuilt(contents, self.subject)
+        except PlanFault as fault:
+            raise PlanFileError(
+                f"`Plan.save(...)` cannot save this plan. {fault}."
+            ) from None
+        if _digest(made.program) != _digest(self._program()):
+            raise PlanFileError(
+                "`Plan.save(...)` cannot save this plan: the program made of the file is "
+                "not the one that was compiled. This is a bug in coop_jax, please report "
+                "it."
+            )
+        return text_of(contents)
+
+    def _loops_contents(self) -> dict[str, Any] | None:
+        found = self.loops
+        if found is None:
+            return None
+        return loops_contents(found.planned, found.tightened, found.bodies, found.program)
+
+    def _line_contents(self) -> dict[str, Any] | None:
+        chosen = self.candidate
+        if chosen is None:
+            return None
+        return line_contents(StraightLine(chosen.graph, chosen.schedule, chosen.is_guarded))
+
+    def _program(self) -> Program | None:
+        if self.candidate is not None:
+            return self.candidate.realized.program
+        return None if self.loops is None else self.loops.program
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SavedRecipe:
+    """The recipe of a plan that came from a file: its text."""
+
+    saved: str
+
+    def text(self, summary: str, figures: Mapping[str, int | None]) -> str:
+        """The text of the file that it came from; arguments as of `Recipe.text`."""
+        del summary, figures
+        return self.saved
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rebuilt:
+    """A plan of a file.
+
+    Attributes:
+        figures: bytes by the names of `FIGURES`.
+        loops: the planned loops; None if they are as written.
+        candidate: the plan of the straight line; None if that is as written.
+    """
+
+    figures: dict[str, int]
+    loops: LoopPlans | None
+    candidate: Candidate | None
+
+    @property
+    def program(self) -> Program | None:
+        """What is compiled; None: the step as written."""
+        if self.candidate is not None:
+            return self.candidate.realized.program
+        return None if self.loops is None else self.loops.program
+
+
+def rebuilt(contents: dict[str, Any], subject: Subject) -> Rebuilt:
+    """The plan of a document, for a step.
+
+    Raises:
+        PlanFault: the document is of another step, or no plan.
+    """
+    made_with, summary, figures_node, step, loops_node, line_node = Node(
+        contents, ""
+    ).fields(*_KEYS)
+    for version in made_with.fields("jax", "jaxlib"):
+        version.text()
+    summary.each(Node.text)
+    # What loops are expected to save is no bound: a prediction may be below nothing.
+    counts = (count.number(-LARGEST_INT64) for count in figures_node.fields(*FIGURES))
+    figures = dict(zip(FIGURES, counts, strict=True))
+    subject.check(step)
+    target = target_of(subject.device)
+    program, loops, candidate = subject.program, None, None
+    if loops_node.value is not None:
+        realizing = XlaPlacement(subject.backend, NO_HINTS)
+        loops = loops_of(loops_node, program, target, realizing)
+        program = loops.program
+    if line_node.value is not None:
+        line = line_of(line_node, program, target)
+        place = subject.backend, subject.device, subject.num_devices
+        placement = subject.placing.of_program(program, *place, line.graph.stored)
+        candidate = Candidate(
+            line.graph,
+            line.schedule,
+            placement.realize(line.graph, line.schedule, is_guarded=line.is_guarded),
+            figures["predicted_bytes"],
+            figures["predicted_bytes"],
+            line.is_guarded,
+        )
+    return Rebuilt(figures, loops, candidate)
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanFile:
+    """A plan file that was read; what it says of a step is not checked yet.
+
+    Attributes:
+        path: its path, for errors.
+        text: its text, whose format, version and digest are right.
+    """
+
+    path: str
+    text: str
+
+    @staticmethod
+    def read(path: str | os.PathLike[str], caller: str) -> PlanFile:
+        """The file of a path.
+
+        Raises:
+            TypeError: the path is none.
+            PlanFileError: it cannot be read, or is no plan file of this version.
+        """
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(
+                f"`{caller}(plan=...)` must be the path of a file that `plan.save(path)` "
+                f"wrote. Got {path!r} of type {type(path).__name__}."
+            )
+        name = os.fspath(path)
+        try:
+            text = pathlib.Path(name).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise _refused(name, caller, f"It cannot be read: {error}") from None
+        return PlanFile.of_text(name, text, caller)
+
+    @staticmethod
+    def of_text(path: str, text: str, caller: str) -> PlanFile:
+        """A file that was read; as `read`."""
+        try:
+            contents_of(text)
+        except PlanFault as fault:
+            raise _refused(path, caller, str(fault)) from None
+        return PlanFile(path, text)
+
+    @property
+    def made_with(self) -> str:
+        """The version of JAX that it was made with."""
+        made_with = contents_of(self.text).get("made_with")
+        return str(made_with.get("jax")) if isinstance(made_with, dict) else "unknown"
+
+    def plan_of(self, subject: Subject, caller: str) -> Rebuilt:
+        """Its plan, for a step.
+
+        Raises:
+            PlanFileError: it is of another step, or no plan.
+        """
+        try:
+            return rebuilt(contents_of(self.text), subject)
+        except PlanFault as fault:
+            raise _refused(self.path, caller, str(fault)) from None
+
+    def check_halved(
+        self, made: Rebuilt, stored: Callable[[Program], StoredValues], caller: str
+    ) -> None:
+        """Check the values that a plan keeps in half precision, as `check_halved` does.
+
+        Raises:
+            PlanFileError: XLA keeps one of them whole.
+        """
+        try:
+            if made.candidate is not None:
+                check_halved(made.candidate.graph, stored)
+        except PlanFault as fault:
+            raise _refused(self.path, caller, str(fault)) from None
+
+    def over_budget(
+        self, needed_bytes: str, budget_bytes: str, caller: str
+    ) -> PlanFileError:
+        """The error that XLA needs more for the plan than the budget.
+
+        Arguments:
+            needed_bytes, budget_bytes: the bytes, as text.
+        """
+        return _refused(
+            self.path,
+            caller,
+            f"XLA needs {needed_bytes} for its step with jax {jax.__version__}, of a "
+            f"budget of {budget_bytes}; it was made with jax {self.made_with}",
+        )
+
+
+def _refused(path: str, caller: str, fault: str) -> PlanFileError:
+    return PlanFileError(
+        f"`{caller}(plan={path!r})` cannot use this plan file. {fault}. Plan again without "
+        "`plan=`, and save that plan with `plan.save(...)`."
+    )
+
+
+def _digest(program: Program | None) -> str | None:
+    return None if program is None else digest(texts_of(program))

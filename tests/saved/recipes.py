@@ -1,0 +1,88 @@
+"""Recipes of plans that no search chose: nothing is compiled for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from steps import traced
+
+from coop_jax.base.options import PlanOptions
+from coop_jax.emit.hints import NO_HINTS
+from coop_jax.graph.stored_values import from_rules
+from coop_jax.loops.broadcasts_inside import with_broadcasts_inside
+from coop_jax.loops.emission import with_planned_pairs
+from coop_jax.loops.menu import menu_of
+from coop_jax.plan.planner import plan_pool, planner_options, smallest_pool, unconstrained
+from coop_jax.saved.recipe import FIGURES, Recipe
+from coop_jax.saved.subject import Subject
+from coop_jax.search.candidates import Candidate
+from coop_jax.search.loop_search import PlannedLoops
+from coop_jax.search.placements import XLA_PLACES, XlaPlacement
+from coop_jax.search.problem import graphs_of
+from coop_jax.search.tight_bodies import TightBodies
+from coop_jax.targets import target_of
+
+QUICK = PlanOptions(search_effort=1000)  # These plans need not be good.
+NO_FIGURES = dict.fromkeys(FIGURES, 0)
+
+
+def subject_of(step: Callable, args: tuple, **jit_options: Any) -> Subject:
+    return Subject.of(traced(step, *args, **jit_options), "search", XLA_PLACES)
+
+
+def text_of(recipe: Recipe) -> str:
+    """The text of a plan file; the program that is made of it is the recipe's."""
+    return recipe.text("A plan", NO_FIGURES)
+
+
+def straight_lines(subject: Subject) -> Iterator[Recipe]:
+    """Plans of a straight line: half way to the smallest pool in XLA's order, with memory
+    fences; of the smallest in the other one, without."""
+    target = target_of(subject.device)
+    options = planner_options(QUICK, target.alignment_bytes)
+    stored = from_rules(subject.program)
+    graphs = graphs_of(subject.program, stored, target, options)
+    placement = XlaPlacement(
+        subject.backend, subject.backend.fence_hints(subject.program, stored)
+    )
+    smallest = smallest_pool(graphs[1], options)
+    most = unconstrained(graphs[0], options).statistics.max_live_bytes
+    half = plan_pool(graphs[0], (most + smallest.pool_bytes) // 2, options)
+    for is_guarded, graph, schedule in (
+        (True, graphs[0], half),
+        (False, graphs[1], smallest.schedule),
+    ):
+        realized = placement.realize(graph, schedule, is_guarded=is_guarded)
+        candidate = Candidate(graph, schedule, realized, 0, 0, is_guarded)
+        yield Recipe(subject, None, candidate)
+
+
+def plans_of_loops(subject: Subject, *, is_tight: bool = False) -> Iterator[Recipe]:
+    """Plans of a step's loops: half way on each stretch of the path and at its end.
+
+    Arguments:
+        is_tight: those at the end also with bodies as tight as they can be.
+    """
+    target = target_of(subject.device)
+    options = planner_options(QUICK, target.alignment_bytes)
+    program = with_broadcasts_inside(subject.program)
+    menu = menu_of(program, target)
+    realize = XlaPlacement(subject.backend, NO_HINTS).realize
+    for low, high in menu.stretches:
+        for saved_bytes in {(low + high) // 2, high}:
+            pairs = tuple(menu.saving(saved_bytes))
+            planned = with_planned_pairs(program, pairs)
+            yield Recipe(subject, _loops(pairs, planned))
+        if not is_tight:
+            continue
+        bodies = TightBodies(planned, target, options, realize)
+        most = bodies.most_saved_bytes
+        tight, inside = bodies.saving(most)
+        yield Recipe(subject, _loops(pairs, tight, inside, bodies.places(most)))
+
+
+def _loops(pairs, program, bodies=(), tightened=()) -> PlannedLoops:
+    return PlannedLoops(
+        pairs, bodies, program, 0, 0, None, 0, lambda compiled: None, tightened
+    )

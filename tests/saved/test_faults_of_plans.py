@@ -1,0 +1,99 @@
+"""What is no plan of the step is refused by the part that is none."""
+
+import copy
+import dataclasses
+import functools
+
+import pytest
+import scanned_steps
+from saved import recipes
+from steps import TARGET, mlp_arguments, mlp_step
+
+from coop_jax.graph.step_graph import build_graph
+from coop_jax.graph.stored_values import from_rules
+from coop_jax.saved.document import PlanFault, contents_of
+from coop_jax.saved.recipe import rebuilt
+from coop_jax.saved.straight_line import check_halved
+
+
+@functools.cache
+def straight_line():
+    subject = recipes.subject_of(mlp_step, mlp_arguments(layers=3, batch=16, width=4))
+    recipe = next(recipes.straight_lines(subject))
+    return subject, contents_of(recipes.text_of(recipe))
+
+
+@functools.cache
+def loops():
+    subject = recipes.subject_of(*scanned_steps.scanned(layers=4))
+    recipe = next(recipes.plans_of_loops(subject))
+    return subject, contents_of(recipes.text_of(recipe))
+
+
+def fault(case, change):
+    """What is wrong with the document of a plan that was changed."""
+    subject, contents = case()
+    contents = copy.deepcopy(contents)
+    change(contents)
+    with pytest.raises(PlanFault) as caught:
+        rebuilt(contents, subject)
+    return str(caught.value)
+
+
+def of_part(**values):
+    return lambda contents: contents["loops"]["pairs"][0]["parts"][0].update(values)
+
+
+def test_faults_of_straight_lines():
+    def other_operation(contents):
+        contents["plan"]["operations"][0] = [7]
+
+    def one_less(contents):
+        contents["plan"]["operations"].pop()
+
+    def other_order(contents):
+        contents["plan"]["schedule"]["steps"].reverse()
+
+    assert "`plan.operations[0]` has the equations [7], and operation 0 of this" in fault(
+        straight_line, other_operation
+    )
+    assert "operations, and this step " in fault(straight_line, one_less)
+    assert "`plan.schedule` is no plan of this step: " in fault(straight_line, other_order)
+
+
+def test_faults_of_loops():
+    def other_pair(contents):
+        contents["loops"]["pairs"][0]["backward"] = 999
+
+    def other_program(contents):
+        contents["loops"]["program"] = ""
+
+    def other_body(contents):
+        contents["loops"]["bodies"] = [{"path": [0], "line": "", "plan": None}]
+
+    def no_parts(contents):
+        contents["loops"]["pairs"][0]["parts"] = []
+
+    assert "which are no forward loop and its backward loop" in fault(loops, other_pair)
+    assert "Its loops, as this version of JAX and coop_jax writes them, are not" in fault(
+        loops, other_program
+    )
+    assert "is of a loop at [0], which is none" in fault(loops, other_body)
+    missing = fault(loops, of_part(kept=[], again=[]))
+    assert "`loops.pairs[0].parts[0]` neither keeps " in missing
+    assert "nor makes it again, and the backward loop needs it" in missing
+    assert "and neither keeps that nor makes it again" in fault(loops, of_part(kept=[]))
+    assert "must be iterations that follow those before" in fault(loops, of_part(start=1))
+    assert "must be parts of all 4 iterations" in fault(loops, no_parts)
+
+
+def test_values_that_xla_does_not_round_are_not_kept_rounded():
+    """As in a plan for a TPU: the second value is read by others than products."""
+    subject, _ = straight_line()
+    rules = from_rules(subject.program)
+    value = subject.program.eqns[1].outvars[0]
+    stored = dataclasses.replace(rules, narrowed={value: frozenset()})
+    graph = build_graph(subject.program, stored, TARGET)
+    check_halved(graph, lambda program: stored)
+    with pytest.raises(PlanFault, match="It keeps eqn1 as bfloat16, and XLA keeps it"):
+        check_halved(graph, lambda program: rules)
