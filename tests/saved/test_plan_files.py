@@ -106,6 +106,20 @@ def test_a_step_of_equinox(tmp_path):
     assert plan.recomputed_flops > 0
 
 
+def test_partial_results_of_wide_fusions(tmp_path):
+    def step(weights, x):
+        total = jnp.zeros_like(x)
+        for weight in weights:
+            x = jnp.tanh(x @ weight)
+            total = total + x @ weight.T
+        return jnp.sin(total) @ weights[0]
+
+    args = [jnp.eye(64) * (1 + k) for k in range(12)], jnp.ones((4096, 64))
+    again = functools.partial(planned, step, budget="60%", planner="search")
+    plan, _ = check_round_trip(again(), again, args, tmp_path / "plan.json")
+    assert plan.recomputed_flops == 0 < plan.num_fences
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "batch"),
