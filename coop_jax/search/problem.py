@@ -101,20 +101,28 @@ class Problem:
         """The plan that recomputes least, of the problem's graphs or of those with learnt
         scratch; made once. Arguments as of `least_recomputation`.
 
-        Graphs with partial results count only where there is no plan without: what they
-        store is written and read in every step.
+        A plan with partial results has to recompute less than half as much as one without:
+        what it stores is written and read in every step, and is not priced.
         """
         key = (*graphs, room, preferred)
         if key not in self._plans:
-            fused = [graph for graph in graphs if not graph.partial_results]
-            others = [graph for graph in graphs if graph.partial_results]
-            plans = (
-                least_recomputation(some, self.options, room, preferred)
-                for some in (fused, others)
-                if some
-            )
-            self._plans[key] = next((plan for plan in plans if plan is not None), None)
+            self._plans[key] = self._planned(graphs, room, preferred)
         return self._plans[key]
+
+    def _planned(
+        self, graphs: Sequence[StepGraph], room: int, preferred: int | None
+    ) -> Planned | None:
+        fused, others = (
+            least_recomputation(some, self.options, room, preferred) if some else None
+            for some in (
+                [graph for graph in graphs if not graph.partial_results],
+                [graph for graph in graphs if graph.partial_results],
+            )
+        )
+        if fused is None or others is None:
+            return fused or others
+        again, without = (p[1].statistics.recompute_seconds for p in (others, fused))
+        return others if 2 * again < without else fused
 
     def planned_bytes(self, graph: StepGraph, schedule: AnySchedule) -> int:
         """All bytes that the compiled step of a schedule is expected to need."""
