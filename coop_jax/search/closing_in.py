@@ -54,7 +54,7 @@ def closed_in(
         if high.pool_bytes - low.pool_bytes <= room // LEAST_STEP:
             break
         pool = _aim(low, high, budget_bytes)
-        planned = problem.plan(problem.graphs, room, pool)
+        planned = problem.plan(problem.graphs, room, pool, spares_partial_results=False)
         if planned is None:
             break
         statistics = planned[1].statistics

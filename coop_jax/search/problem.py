@@ -96,33 +96,31 @@ class Problem:
         return self._smallest[key]
 
     def plan(
-        self, graphs: Sequence[StepGraph], room: int, preferred: int | None = None
+        self,
+        graphs: Sequence[StepGraph],
+        room: int,
+        preferred: int | None = None,
+        *,
+        spares_partial_results: bool = True,
     ) -> Planned | None:
         """The plan that recomputes least, of the problem's graphs or of those with learnt
         scratch; made once. Arguments as of `least_recomputation`.
 
-        A plan with partial results has to recompute less than half as much as one without:
-        what it stores is written and read in every step, and is not priced.
+        Arguments:
+            spares_partial_results: plans with partial results count only where there is
+                none without: what they store is written and read in every step, and not
+                priced. False for a further candidate, which its executable judges.
         """
+        if spares_partial_results:
+            fused = [graph for graph in graphs if not graph.partial_results]
+            if len(fused) < len(graphs):
+                plan = self.plan(fused, room, preferred)
+                if plan is not None:
+                    return plan
         key = (*graphs, room, preferred)
         if key not in self._plans:
-            self._plans[key] = self._planned(graphs, room, preferred)
+            self._plans[key] = least_recomputation(graphs, self.options, room, preferred)
         return self._plans[key]
-
-    def _planned(
-        self, graphs: Sequence[StepGraph], room: int, preferred: int | None
-    ) -> Planned | None:
-        fused, others = (
-            least_recomputation(some, self.options, room, preferred) if some else None
-            for some in (
-                [graph for graph in graphs if not graph.partial_results],
-                [graph for graph in graphs if graph.partial_results],
-            )
-        )
-        if fused is None or others is None:
-            return fused or others
-        again, without = (p[1].statistics.recompute_seconds for p in (others, fused))
-        return others if 2 * again < without else fused
 
     def planned_bytes(self, graph: StepGraph, schedule: AnySchedule) -> int:
         """All bytes that the compiled step of a schedule is expected to need."""
