@@ -195,8 +195,8 @@ def graphs_of(
     options: PlanOptions,
 ) -> list[StepGraph]:
     """The step in XLA's order and, for the planner that compares plans, in another; both
-    also with partial results of wide fusions stored, where no plan without can need as
-    little."""
+    also with partial results of wide fusions stored, where plans without are bound to need
+    a third more at least: to store them takes time, and to plan both as well."""
     orders = (False, True) if options.policy == "search" else (False,)
 
     def of(stored: StoredValues) -> list[StepGraph]:
@@ -207,6 +207,6 @@ def graphs_of(
     if options.policy != "search" or narrower is stored:
         return graphs
     more = of(narrower)
-    if least_pool_bytes(more, options) < least_pool_bytes(graphs, options):
+    if 4 * least_pool_bytes(more, options) < 3 * least_pool_bytes(graphs, options):
         return [*graphs, *more]
     return graphs
