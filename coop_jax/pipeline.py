@@ -29,14 +29,10 @@ works. Differences between backends are behind `backends.backend.Backend` in eve
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from coop_jax import _ext
-from coop_jax.arena.executable import StepWithArena
-from coop_jax.arena.layout import NO_ARENA, ArenaPlan
-from coop_jax.arena.stats import ArenaStats, planned_stats, recorded_stats
+from coop_jax.arena.layout import ArenaPlan
 from coop_jax.base.budget import format_bytes, resolve_budget
 from coop_jax.compile.as_written import (
     AsWritten,
@@ -47,67 +43,35 @@ from coop_jax.compile.as_written import (
 )
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.emit.hints import NO_HINTS
+from coop_jax.fitted_step import (
+    FittedStep,
+    end_books_with,
+    saveable,
+    with_planned_loops,
+)
 from coop_jax.graph.step_graph import StepGraph
-from coop_jax.graph.stored_values import StoredValues, from_rules
+from coop_jax.graph.stored_values import from_rules
 from coop_jax.loops.broadcasts_inside import with_broadcasts_inside
 from coop_jax.loops.menu import menu_of
 from coop_jax.plan.planner import PlanOptions, planner_options
-from coop_jax.report import Plan, planned_plan, unmodified_plan, with_loops
-from coop_jax.saved.loops import LoopPlans
-from coop_jax.saved.recipe import PlanFile, Rebuilt, Recipe, SavedRecipe
+from coop_jax.report import Plan, planned_plan, unmodified_plan
+from coop_jax.saved.recipe import Recipe
 from coop_jax.saved.subject import Subject
-from coop_jax.search.candidates import MAX_COMPILATIONS, Candidate, Measured
+from coop_jax.search.candidates import MAX_COMPILATIONS, Measured
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.loop_search import LoopSearch, PlannedLoops
 from coop_jax.search.placements import XLA_PLACES, Placing, XlaPlacement
 from coop_jax.search.problem import Problem, graphs_of
 from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.targets import target_of
-from coop_jax.trace.costs import flops, seconds_again
+from coop_jax.trace.costs import flops
 from coop_jax.trace.kernels import kernel_flops
-from coop_jax.trace.program import Program
 from coop_jax.xla.executable_seconds import executable_seconds
-from coop_jax.xla.memory_figures import compile_measured, memory_figures
+from coop_jax.xla.memory_figures import memory_figures
 
 # Compilations before any plan: the step as written, and the tagged one, whose buffer
 # assignment shows the stored values.
 _OF_UNMODIFIED = 2
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class FittedStep:
-    """A step that keeps its budget.
-
-    Attributes:
-        compiled: XLA's executable.
-        jitted: the function of `jax.jit` that it was compiled from.
-        plan: the plan.
-        candidate: the schedule with its program; None if the step around its loops is left
-            as it is.
-        exchange_log: number of the log of checked exchanges; None: they are not checked.
-    """
-
-    compiled: Any
-    jitted: Any
-    plan: Plan
-    candidate: Candidate | None = None
-    exchange_log: int | None = None
-
-    @property
-    def is_unmodified(self) -> bool:
-        """Whether the step fits as written."""
-        return self.plan.is_unmodified
-
-    def arena_stats(self) -> ArenaStats:
-        """The copies of the last call of this step into and out of its arena."""
-        arena = self.plan.arena
-        if arena is None or not arena.stays:
-            return planned_stats(NO_ARENA)
-        assert self.exchange_log is not None, "asked of steps in checked mode"
-        self.compiled.wait()
-        stats = recorded_stats(arena, self.exchange_log)
-        assert stats is not None, "the step was called, so its exchanges ran"
-        return stats
 
 
 def fit_step(
@@ -155,7 +119,7 @@ def fit_step(
             traced.num_devices(),
         )
         fitted = FittedStep(as_written.compiled, traced.jitted, plan)
-        return _saveable(fitted, Recipe(subject))
+        return saveable(fitted, Recipe(subject))
     works_bytes = None if as_written.compiled is None else total_bytes
     tagged = as_written.tagged
     del as_written, unmodified  # Their buffers are not needed while plans are compiled.
@@ -164,10 +128,10 @@ def fit_step(
         found_loops = loops.best(budget_bytes)
         if found_loops is not None:
             plan = _plan_of_loops(traced, found_loops, budget_bytes, total_bytes)
-            plan = _with_loops(plan, traced, found_loops, loops.num_compilations)
+            plan = with_planned_loops(plan, traced, found_loops, loops.num_compilations)
             jitted = traced.jit(found_loops.program)
             fitted = FittedStep(found_loops.compiled, jitted, plan)
-            return _saveable(fitted, Recipe(subject, found_loops))
+            return saveable(fitted, Recipe(subject, found_loops))
         works_bytes = loops.least_bytes(works_bytes)
     around, tagged = _around_loops(traced, tagged, loops)
     if begun is None or loops is not None:
@@ -179,110 +143,14 @@ def fit_step(
     found = search.run(budget_bytes)
     assert found.compiled is not None, "a search returns what XLA compiles"
     assert found.total_bytes <= budget_bytes, "a search returns what keeps the budget"
-    _end_books_with(found.compiled, placing)
+    end_books_with(found.compiled, placing)
     fitted = _fitted(around, search, found, budget_bytes, total_bytes)
     smallest = None if loops is None else loops.smallest()
     if loops is not None and smallest is not None:
-        plan = _with_loops(fitted.plan, traced, smallest, loops.num_compilations)
+        plan = with_planned_loops(fitted.plan, traced, smallest, loops.num_compilations)
         fitted = dataclasses.replace(fitted, plan=plan)
     fitted = dataclasses.replace(fitted, exchange_log=placing.exchange_log)
-    return _saveable(fitted, Recipe(subject, smallest, found.candidate))
-
-
-def fit_saved(
-    traced: TracedStep,
-    budget: int | str,
-    planner: str | PlanOptions,
-    log: Callable[[str], None],
-    file: PlanFile,
-    placing: Placing = XLA_PLACES,
-    caller: str = "remat_train_step",
-) -> FittedStep:
-    """The step of a plan file: nothing is planned, and one executable compiled; for some
-    plans for TPUs, one more to be read (`saved.straight_line.check_halved`).
-
-    Arguments:
-        file: the plan file; a percentage as a budget refers to its figure of the step as
-            written. Others as of `fit_step`.
-
-    Raises:
-        PlanFileError: the file is of another step or no plan, or XLA needs more than the
-            budget for its step.
-    """
-    subject = Subject.of(traced, planner, placing)
-    made = file.plan_of(subject, caller)
-    device, unmodified_bytes = traced.device(), made.figures["unmodified_bytes"]
-    budget_bytes = resolve_budget(budget, unmodified_bytes, device, caller)
-    program, num_before = made.program, traced.num_compilations
-    log(f"plan of {file.path}, made with jax {file.made_with}")
-    file.check_halved(made, lambda program: _stored_values(traced, program), caller)
-    compiled, total_bytes = compile_measured(
-        lambda: (
-            traced.compile_lowered(traced.lower_as_written())
-            if program is None
-            else traced.compile(program)
-        )
-    )
-    if compiled is None or total_bytes > budget_bytes:
-        raise file.over_budget(
-            format_bytes(total_bytes), format_bytes(budget_bytes), caller
-        )
-    _end_books_with(compiled, placing)
-    plan = _plan_of_file(traced, made, compiled, budget_bytes, total_bytes)
-    plan = dataclasses.replace(
-        plan,
-        num_compilations=max(1, traced.num_compilations - num_before),
-        recipe=SavedRecipe(file.text),
-    )
-    jitted = traced.jitted if program is None else traced.jit(program)
-    return FittedStep(compiled, jitted, plan, made.candidate, placing.exchange_log)
-
-
-def _stored_values(traced: TracedStep, program: Program) -> StoredValues:
-    """What XLA stores of a program that replaces the step."""
-    tagged = compile_tagged(dataclasses.replace(traced, program=program))
-    if tagged is None:
-        return from_rules(program)
-    return traced.backend.stored_values(program, tagged)
-
-
-def _plan_of_file(
-    traced: TracedStep, made: Rebuilt, compiled: Any, budget_bytes: int, total_bytes: int
-) -> Plan:
-    """The report of a plan file's step."""
-    device, unmodified_bytes = traced.device(), made.figures["unmodified_bytes"]
-    if made.candidate is not None:
-        measured = Measured(made.candidate, compiled, total_bytes)
-        plan = planned_plan(
-            device, budget_bytes, unmodified_bytes, 1, measured, traced.num_devices()
-        )
-    else:
-        total_flops = sum(map(flops, traced.program.eqns))
-        plan = unmodified_plan(
-            device,
-            budget_bytes,
-            unmodified_bytes,
-            1,
-            total_flops,
-            traced.num_devices(),
-        )
-        plan = dataclasses.replace(
-            plan,
-            predicted_bytes=made.figures["predicted_bytes"],
-            measured_bytes=total_bytes,
-        )
-    return plan if made.loops is None else _with_loops(plan, traced, made.loops, 0)
-
-
-def _saveable(fitted: FittedStep, recipe: Recipe) -> FittedStep:
-    plan = dataclasses.replace(fitted.plan, recipe=recipe)
-    return dataclasses.replace(fitted, plan=plan)
-
-
-def _end_books_with(compiled: Any, placing: Placing) -> None:
-    """The log of checked exchanges lasts as long as the executable."""
-    if isinstance(compiled, StepWithArena) and placing.exchange_log is not None:
-        weakref.finalize(compiled, _ext.remove_arena_books, placing.exchange_log)
+    return saveable(fitted, Recipe(subject, smallest, found.candidate))
 
 
 def loop_search_of(
@@ -340,18 +208,6 @@ def _plan_of_loops(
     )
 
 
-def _with_loops(
-    plan: Plan, traced: TracedStep, found: PlannedLoops | LoopPlans, num_compilations: int
-) -> Plan:
-    target = target_of(traced.device())
-    eqns = traced.program.eqns
-    step_seconds = sum(seconds_again(eqn, target) for eqn in eqns)
-    total_flops = sum(map(flops, eqns))
-    return with_loops(
-        plan, found.planned, found.bodies, step_seconds, total_flops, num_compilations
-    )
-
-
 def fit_smallest(
     traced: TracedStep,
     planner: str | PlanOptions,
@@ -366,10 +222,10 @@ def fit_smallest(
     fitted = _fitted(around, search, found, found.total_bytes, unmodified.total_bytes)
     subject = Subject.of(traced, planner, XLA_PLACES)
     if loops is None:
-        return _saveable(fitted, Recipe(subject, None, found.candidate))
-    plan = _with_loops(fitted.plan, traced, loops.smallest(), loops.num_compilations)
+        return saveable(fitted, Recipe(subject, None, found.candidate))
+    plan = with_planned_loops(fitted.plan, traced, loops.smallest(), loops.num_compilations)
     fitted = dataclasses.replace(fitted, plan=plan)
-    return _saveable(fitted, Recipe(subject, loops.smallest(), found.candidate))
+    return saveable(fitted, Recipe(subject, loops.smallest(), found.candidate))
 
 
 def problem_of(

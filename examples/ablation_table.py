@@ -35,7 +35,8 @@ from coop_jax.backends.backend import Backend
 from coop_jax.backends.quirk import Quirk
 from coop_jax.compile.as_written import AsWritten, compile_both, unplanned_bytes
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.pipeline import FittedStep, fit_smallest, fit_step
+from coop_jax.fitted_step import FittedStep
+from coop_jax.pipeline import fit_smallest, fit_step
 from coop_jax.plan.planner import planner_options
 from coop_jax.targets import target_of
 from coop_jax.xla import absent_devices

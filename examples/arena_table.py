@@ -34,7 +34,8 @@ from paper.networks.training_step import DONATED
 from side_by_side import mebibytes
 
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.pipeline import FittedStep, fit_step, placed_otherwise
+from coop_jax.fitted_step import FittedStep
+from coop_jax.pipeline import fit_step, placed_otherwise
 from coop_jax.search.placements import Placing
 from coop_jax.xla import absent_devices
 from coop_jax.xla.memory_figures import memory_figures

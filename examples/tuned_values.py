@@ -37,7 +37,8 @@ from tuned.values import VALUES, Tuned, changed
 from coop_jax import InfeasibleBudgetError
 from coop_jax.compile.as_written import compile_both
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.pipeline import FittedStep, fit_smallest, fit_step, placed_otherwise
+from coop_jax.fitted_step import FittedStep
+from coop_jax.pipeline import fit_smallest, fit_step, placed_otherwise
 from coop_jax.search.placements import XLA_PLACES, Placing
 from coop_jax.xla import absent_devices
 from coop_jax.xla.memory_figures import memory_figures

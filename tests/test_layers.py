@@ -29,6 +29,8 @@ LAYERS = (
     ("search",),
     ("saved",),
     ("report",),
+    ("fitted_step",),
+    ("fit_saved",),
     ("pipeline",),
     ("api",),
     ("comparison",),

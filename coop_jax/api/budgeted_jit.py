@@ -18,7 +18,9 @@ from coop_jax.arena.stats import ArenaStats, new_exchange_log
 from coop_jax.base import _compat_jit
 from coop_jax.base.errors import PlanFileError
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.pipeline import FittedStep, fit_saved, fit_step
+from coop_jax.fit_saved import fit_saved
+from coop_jax.fitted_step import FittedStep
+from coop_jax.pipeline import fit_step
 from coop_jax.plan.planner import PlanOptions
 from coop_jax.report import Plan
 from coop_jax.saved.recipe import PlanFile

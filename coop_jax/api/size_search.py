@@ -18,7 +18,7 @@ import numpy as np
 
 from coop_jax.api.sized_step import SizedStep
 from coop_jax.base.errors import InfeasibleBudgetError
-from coop_jax.pipeline import FittedStep
+from coop_jax.fitted_step import FittedStep
 from coop_jax.search.candidates import MAX_TIGHTEST
 
 # Compilations of other sizes than the answer, beyond which no larger size is tried.

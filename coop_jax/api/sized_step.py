@@ -18,6 +18,7 @@ from coop_jax.base import _compat_jit
 from coop_jax.base.errors import InfeasibleBudgetError
 from coop_jax.compile.as_written import AsWritten, compile_tagged, predicted_fixed_bytes
 from coop_jax.compile.traced_step import TracedStep
+from coop_jax.fitted_step import FittedStep
 from coop_jax.graph.step_graph import build_graph
 from coop_jax.graph.stored_values import from_rules
 from coop_jax.loops.broadcasts_inside import with_broadcasts_inside
@@ -25,7 +26,7 @@ from coop_jax.loops.emission import with_planned_pairs
 from coop_jax.loops.loop import Loop
 from coop_jax.loops.menu import menu_of
 from coop_jax.loops.pairs import is_plannable
-from coop_jax.pipeline import FittedStep, fit_step, loop_search_of, problem_of
+from coop_jax.pipeline import fit_step, loop_search_of, problem_of
 from coop_jax.plan.planner import PlanOptions, planner_options
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.loop_search import PlannedLoops

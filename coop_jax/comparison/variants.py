@@ -33,8 +33,9 @@ from coop_jax.compile.as_written import (
     unplanned_bytes,
 )
 from coop_jax.compile.traced_step import TracedStep
+from coop_jax.fitted_step import FittedStep
 from coop_jax.graph.stored_values import from_rules, tag
-from coop_jax.pipeline import FittedStep, fit_smallest, fit_step
+from coop_jax.pipeline import fit_smallest, fit_step
 from coop_jax.plan.planner import planner_options
 from coop_jax.targets import target_of
 from coop_jax.trace.kernels import kernel_flops
