@@ -137,8 +137,9 @@ def fit_together(
 class _Exchange:
     """One plan's messages.
 
-    The keys hold the number of the exchange among the same processes: messages of two steps
-    are never confused, and processes that call steps in another order find that they differ.
+    The keys hold the number of the exchange among the same processes: messages of two
+    steps are never confused, and processes that call steps in another order find that
+    they differ.
     """
 
     def __init__(self, store: Store, processes: tuple[int, ...], caller: str) -> None:
@@ -151,6 +152,7 @@ class _Exchange:
         self._began = time.monotonic()
         self._heard: dict[int, tuple[str, float]] = {}
         self._is_told = False
+        self._is_gone = False
 
     @property
     def _planner(self) -> int:
@@ -206,7 +208,8 @@ class _Exchange:
             return
         self._is_told = True
         with contextlib.suppress(StoreError):
-            self._put("outcome", json.dumps(self._as_json(error)))
+            told = {"is_gone": self._is_gone, **self._as_json(error)}
+            self._put("outcome", json.dumps(told))
 
     def check(self) -> None:
         """Raise where another process failed, is gone, or did not come."""
@@ -215,6 +218,8 @@ class _Exchange:
             found = json.loads(outcomes.get(process, "null"))
             if found is not None and process != self._me:
                 self._is_told = True
+                if found["is_gone"]:
+                    _compat_distributed.exit_without_waiting()
                 raise _restored(found)
         now, beats = time.monotonic(), self._numbered(_beat_key(""))
         for process in self._processes:
@@ -229,14 +234,15 @@ class _Exchange:
             elif self._heard.get(process, ("", 0.0))[0] != beat:
                 self._heard[process] = beat, now
             elif now - self._heard[process][1] > _SILENT_SECONDS:
+                self._is_gone = True
                 _compat_distributed.exit_without_waiting()
                 raise self._lost(process, f"has been silent for {_SILENT_SECONDS:.0f} s")
 
     def _lost(self, process: int, what: str) -> RuntimeError:
         return RuntimeError(
-            f"`{self._caller}` plans a step together with all processes that have a part of "
-            f"it. Got no answer: process {process} {what}. See the output of that process, "
-            "and start all of them again."
+            f"`{self._caller}` plans a step together with all processes that have a part "
+            f"of it. Got no answer: process {process} {what}. See the output of that "
+            "process, and start all of them again."
         )
 
     def _put(self, name: str, value: str) -> None:
