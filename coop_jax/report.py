@@ -94,7 +94,11 @@ class Plan:
         pathlib.Path(path).write_text(self.file_text(), encoding="utf-8")
 
     def file_text(self) -> str:
-        """The text that `save` writes; errors as of `save`."""
+        """The text that `save` writes.
+
+        Raises:
+            PlanFileError: as of `save`.
+        """
         if self.recipe is None:
             raise PlanFileError(
                 "`Plan.save(...)` saves plans of compiled steps. Got one that no step was "

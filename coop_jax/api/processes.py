@@ -283,7 +283,7 @@ class _Exchange:
         if isinstance(error, InfeasibleBudgetError):
             with contextlib.suppress(Exception):  # The smallest budget is compiled now.
                 return {"type": "budget", "parts": error.__reduce__()[1]}
-        names = {kind: name for name, kind in _TYPES.items()}
+        names: dict[type, str] = {kind: name for name, kind in _TYPES.items()}
         name = names.get(type(error))
         if name is not None:
             return {"type": name, "parts": [str(error)]}
