@@ -163,9 +163,7 @@ def test_four_processes_have_one_plan(tmp_path):
 def test_a_process_killed_while_planning_ends_the_others(tmp_path, killed):
     """JAX itself ends the others of process 0, where the service of its processes runs."""
     started = start(3, tmp_path, "plans")
-    until = time.monotonic() + 120
-    while "unmodified step" not in output(tmp_path, 0):
-        assert time.monotonic() < until, output(tmp_path, 0)
+    while "unmodified step" not in output(tmp_path, 0) and started[0].poll() is None:
         time.sleep(0.02)
     started[killed].send_signal(signal.SIGKILL)
     began = time.monotonic()
