@@ -91,14 +91,21 @@ class Plan:
         Raises:
             PlanFileError: the plan is of a kind that cannot be saved.
         """
+        pathlib.Path(path).write_text(self.file_text(), encoding="utf-8")
+
+    def file_text(self) -> str:
+        """The text that `save` writes.
+
+        Raises:
+            PlanFileError: as of `save`.
+        """
         if self.recipe is None:
             raise PlanFileError(
                 "`Plan.save(...)` saves plans of compiled steps. Got one that no step was "
                 "compiled for: save that of `remat_train_step(...).plan(...)` or `fit`."
             )
         figures = {name: getattr(self, name) for name in FIGURES}
-        text = self.recipe.text(str(self), figures)
-        pathlib.Path(path).write_text(text, encoding="utf-8")
+        return self.recipe.text(str(self), figures)
 
     @property
     def is_unmodified(self) -> bool:

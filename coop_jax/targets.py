@@ -188,11 +188,14 @@ def memory_bytes(device: Any) -> int | None:
 
     Arguments:
         device: a JAX device. A present one reports them; those of an absent one are in the
-            table.
+            table. For one of another process a device of this one answers: the devices
+            of a mesh are alike.
     """
     if _compat.is_absent(device):
         target = known_target(device)
         return target and target.memory_bytes
+    if device.process_index != device.client.process_index():
+        device = device.client.local_devices()[0]
     return (device.memory_stats() or {}).get("bytes_limit")
 
 

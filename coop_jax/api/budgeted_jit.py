@@ -11,11 +11,13 @@ from typing import Any
 import jax
 
 from coop_jax.api.call_arguments import kind_of_arguments, map_dynamic, without_static
+from coop_jax.api.processes import Proposal, fit_together, keep_beating
 from coop_jax.api.results_check import Check, check_results
 from coop_jax.api.under_transformation import TransformedCalls
 from coop_jax.arena.executable import StepWithArena
 from coop_jax.arena.stats import ArenaStats, new_exchange_log
-from coop_jax.base import _compat_jit
+from coop_jax.base import _compat_distributed, _compat_jit
+from coop_jax.base.budget import resolve_budget
 from coop_jax.base.errors import PlanFileError
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.fit_saved import fit_saved
@@ -23,7 +25,9 @@ from coop_jax.fitted_step import FittedStep
 from coop_jax.pipeline import fit_step
 from coop_jax.plan.planner import PlanOptions
 from coop_jax.report import Plan
+from coop_jax.saved.fingerprint import digest
 from coop_jax.saved.recipe import PlanFile
+from coop_jax.saved.subject import Subject
 from coop_jax.search.placements import Placing
 from coop_jax.xla import absent_devices
 
@@ -131,24 +135,76 @@ class BudgetedJit:
 
     def _fit(self, args: tuple, kwargs: dict) -> FittedStep:
         """The step of these arguments under the budget, planned now."""
-        settings = self._settings
-        exchange_log = new_exchange_log() if settings.checks_exchanges else None
-        asked = (
-            TracedStep.of(self.jitted, args, kwargs),
-            settings.budget,
-            settings.planner,
-            self._log,
-        )
-        how = {
-            "placing": Placing(settings.placement, exchange_log),
-            "caller": settings.caller,
-        }
-        if settings.file is None:
-            fitted = fit_step(*asked, **how)
+        store = _compat_distributed.shared_store()
+        if store is not None:
+            keep_beating(store)
+        traced = TracedStep.of(self.jitted, args, kwargs)
+        processes = traced.processes() if store is not None else ()
+        if store is not None and len(processes) > 1:
+            fitted = self._fit_together(traced, store, processes)
         else:
-            fitted = fit_saved(*asked, settings.file, **how)
+            fitted = self._fit_alone(traced, self._log)
         self._log(str(fitted.plan))
         return fitted
+
+    def _fit_alone(self, traced: TracedStep, log: Callable[[str], None]) -> FittedStep:
+        """The step under the budget, planned in this process."""
+        settings = self._settings
+        asked = traced, settings.budget, settings.planner, log
+        how = {"placing": self._placing(), "caller": settings.caller}
+        if settings.file is None:
+            return fit_step(*asked, **how)
+        return fit_saved(*asked, settings.file, **how)
+
+    def _placing(self) -> Placing:
+        settings = self._settings
+        exchange_log = new_exchange_log() if settings.checks_exchanges else None
+        return Placing(settings.placement, exchange_log)
+
+    def _fit_together(
+        self, traced: TracedStep, store: Any, processes: tuple[int, ...]
+    ) -> FittedStep:
+        """The step under the budget, by one plan in all of its processes."""
+        settings, caller = self._settings, self._settings.caller
+        placing, device = self._placing(), traced.device()
+        subject = Subject.of(traced, settings.planner, placing)
+        file = settings.file
+        path = f"the plan of process {processes[0]}" if file is None else file.path
+        step = {
+            **subject.contents,
+            "budget": settings.budget,
+            "plan": None if file is None else digest([file.text]),
+        }
+
+        def propose(check: Callable[[], None]) -> Proposal:
+            if file is not None:
+                unmodified_bytes = file.plan_of(subject, caller).figures["unmodified_bytes"]
+                budget = settings.budget
+                budget_bytes = resolve_budget(budget, unmodified_bytes, device, caller)
+                return Proposal(file.text, budget_bytes, 0)
+
+            def log(line: str) -> None:
+                check()
+                self._log(line)
+
+            plan = self._fit_alone(traced, log).plan
+            return Proposal(plan.file_text(), plan.budget_bytes, plan.num_compilations)
+
+        def realize(proposal: Proposal) -> FittedStep:
+            fitted = fit_saved(
+                traced,
+                proposal.budget_bytes,
+                settings.planner,
+                self._log,
+                PlanFile.of_text(path, proposal.text, caller),
+                placing,
+                caller,
+            )
+            num_compilations = fitted.plan.num_compilations + proposal.num_compilations
+            plan = dataclasses.replace(fitted.plan, num_compilations=num_compilations)
+            return dataclasses.replace(fitted, plan=plan)
+
+        return fit_together(store, processes, step, propose, realize, caller)
 
     def plan(self, target: str | None, args: tuple, kwargs: dict) -> Plan:
         """The plan for these arguments.

@@ -73,8 +73,17 @@ class InfeasibleBudgetError(ValueError):
             self._smallest = self._smallest()
         return self._smallest
 
+    @staticmethod
+    def restored(
+        message: str, budget_bytes: int, smallest_bytes: int, operation: str | None
+    ) -> InfeasibleBudgetError:
+        """The error with this text, from another process."""
+        error = InfeasibleBudgetError(budget_bytes, smallest_bytes, operation)
+        error.args = (message,)
+        return error
+
     def __reduce__(self) -> tuple:
-        return _restored, (
+        return InfeasibleBudgetError.restored, (
             str(self),
             self.budget_bytes,
             self.smallest_bytes,
@@ -98,11 +107,3 @@ def _raise_between(unmodified_bytes: int | None) -> str:
         f"{unmodified_bytes} bytes ({format_bytes(unmodified_bytes)}) are known to work. "
         f"Raise the budget to that, or to {smallest}"
     )
-
-
-def _restored(
-    message: str, budget_bytes: int, smallest_bytes: int, operation: str | None
-) -> InfeasibleBudgetError:
-    error = InfeasibleBudgetError(budget_bytes, smallest_bytes, operation)
-    error.args = (message,)
-    return error

@@ -226,6 +226,12 @@ class TracedStep:
         """The number of devices that its arguments lie on, or are to lie on."""
         return max(map(len, self._device_sets()), default=1)
 
+    def processes(self) -> tuple[int, ...]:
+        """Numbers of the processes whose devices the step runs on; none for absent ones."""
+        found: set[Any] = set().union(*self._device_sets())
+        present = [device for device in found if not _compat.is_absent(device)]
+        return tuple(sorted({device.process_index for device in present}))
+
     def _device_sets(self) -> Iterator[set[Any]]:
         for leaf in self.leaves(self.args, self.kwargs):
             if not _compat.is_traced([leaf]):

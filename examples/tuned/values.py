@@ -469,12 +469,19 @@ VALUES = (
 # Numbers that are no tuned values: of formats and of XLA, limits of types, empty values,
 # rates from data sheets, and lengths of what is printed.
 OTHER_NUMBERS = {
+    "api.processes": {
+        "_ARRIVAL_SECONDS",
+        "_BEAT_SECONDS",
+        "_POLL_SECONDS",
+        "_SILENT_SECONDS",
+    },
     "api.results_check": {"_LINES_IN_REPORT"},
     "api.size_search": {"MAX_OF_OTHER_SIZES"},
     "arena.layout": {"NO_ARENA"},
     "backends.tpu.async_copies": {"_COPY_TABLES"},
     "backends.tpu.compile_to_buffers": {"_LAST_WORDS", "_MAIN_MEMORY"},
     "backends.tpu.heap": {"_NONE_NEAR"},
+    "base._compat_distributed": {"_EXIT_SECONDS"},
     "base.absent_topologies": {"GPUS_OF_A_HOST", "_CHIPS_OF_A_HOST"},
     "base.budget": {"_UNITS"},
     "base.strict_values": {"LARGEST_INT64", "_LONGEST"},
