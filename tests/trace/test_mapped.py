@@ -83,7 +83,9 @@ def pmapped():
         pytest.param(
             lambda: mapped(check_vma=False), id="shard_map", marks=pytest.mark.slow
         ),
-        pytest.param(lambda: mapped(check_vma=True), id="shard_map checked"),
+        pytest.param(
+            lambda: mapped(check_vma=True), id="shard_map checked", marks=pytest.mark.slow
+        ),
         pytest.param(pmapped, id="pmap"),
     ],
 )
