@@ -106,7 +106,7 @@ class SizedStep:
         pool_bytes = min(
             _least_pool_bytes(program, target, options.alignment) for program in programs
         )
-        return Estimate(_fixed_bytes(traced), pool_bytes // traced.num_devices())
+        return Estimate(_fixed_bytes(traced), pool_bytes // traced.num_shards())
 
     def read(self) -> None:
         """Compile what shows the bytes of its smallest plan: the tagged program, or the
@@ -183,7 +183,7 @@ class SizedStep:
         traced = self._traced
         target = target_of(traced.device())
         pool_bytes = _least_pool_bytes(traced.program, target, target.alignment_bytes)
-        return self.estimate.fixed_bytes + pool_bytes // traced.num_devices()
+        return self.estimate.fixed_bytes + pool_bytes // traced.num_shards()
 
     def _tagged_bytes(self) -> int:
         if self._tagged is None:  # XLA refuses it, and says nothing else.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from coop_jax.base import _compat
@@ -21,6 +22,7 @@ from coop_jax.emit.fence import fence_equation
 from coop_jax.trace.costs import flops
 from coop_jax.trace.cse import equation_key
 from coop_jax.trace.inline import CHECKPOINTS, flatten
+from coop_jax.trace.mapped import with_body_of_map
 from coop_jax.trace.program import Program, all_equations
 from coop_jax.trace.replacements import original
 
@@ -50,12 +52,13 @@ def executed(closed: Any, donated: tuple[bool, ...]) -> Executed:
         donated: one flag per input.
     """
     numbers = itertools.count()
-    program = flatten(
-        closed,
-        donated,
+
+    def barrier(before: Sequence[Any], after: Sequence[Any]) -> Any:
         # Numbered, so that no two barriers are equal and merge.
-        barrier=lambda before, after: fence_equation(before, after, -1 - next(numbers)),
-    )
+        return fence_equation(before, after, -1 - next(numbers))
+
+    program = flatten(closed, donated, barrier=barrier)
+    program = with_body_of_map(program, barrier=barrier)
     same: dict[Any, Any] = {}
     first_of: dict[Any, int] = {}
     eqns: list[Any] = []

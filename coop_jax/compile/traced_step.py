@@ -26,6 +26,7 @@ from coop_jax.backends.backend import Backend
 from coop_jax.base import _compat, _compat_jit
 from coop_jax.emit.own_broadcasts import with_own_broadcasts
 from coop_jax.trace.inline import flatten
+from coop_jax.trace.mapped import with_body_of_map
 from coop_jax.trace.program import Program
 from coop_jax.xla.buffer_assignment import has_assignment
 
@@ -73,7 +74,8 @@ class TracedStep:
             traced.args_info, is_leaf=lambda x: isinstance(x, jax.stages.ArgInfo)
         )
         donated = [False] * len(captured) + [info.donated for info in infos]
-        step = TracedStep(flatten(closed, donated), jitted, traced, args, kwargs, captured)
+        program = with_body_of_map(flatten(closed, donated))
+        step = TracedStep(program, jitted, traced, args, kwargs, captured)
         backend = backend_of(step.device())
         fn, given = _compat_jit.jit_parts(jitted)
         options = {**backend.compiler_options, **(given.get("compiler_options") or {})}
@@ -107,9 +109,11 @@ class TracedStep:
     def flat_function(self, program: Program) -> Callable[..., list[Any]]:
         """A program as a function of its inputs that returns a flat list of results, of
         the types of the step's results."""
-        if self.num_devices() > 1:
+        mapped = program.mapped
+        if mapped is None and self.num_devices() > 1:
             program = with_own_broadcasts(program)
         run = _compat.jaxpr_as_fun(program.to_jaxpr())
+        run = run if mapped is None else mapped.around(run)
         return lambda *inputs: self._typed_as_written(run(*inputs))
 
     def _typed_as_written(self, results: list[Any]) -> list[Any]:
@@ -231,6 +235,10 @@ class TracedStep:
         found: set[Any] = set().union(*self._device_sets())
         present = [device for device in found if not _compat.is_absent(device)]
         return tuple(sorted({device.process_index for device in present}))
+
+    def num_shards(self) -> int:
+        """The number of devices that the values of its program are divided over."""
+        return self.num_devices() if self.program.mapped is None else 1
 
     def _device_sets(self) -> Iterator[set[Any]]:
         for leaf in self.leaves(self.args, self.kwargs):

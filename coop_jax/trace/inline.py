@@ -5,7 +5,8 @@ equations. Calls are inlined (`jit`, `custom_jvp`, `custom_vjp`, `checkpoint`,
 `closed_call`), equal pure equations are merged and dead ones removed, as XLA would do
 anyway. Only so a recomputation that `jax.checkpoint` inserted counts as the tensor that
 it duplicates, and the planner decides about it itself. Loops, branches, `shard_map`,
-Pallas and FFI calls stay single operations. Source lines and name stacks are kept.
+Pallas and FFI calls stay single operations; a step that is one `shard_map` is handled by
+`trace.mapped`. Source lines and name stacks are kept.
 """
 
 from __future__ import annotations

@@ -25,6 +25,8 @@ class Program:
         eqns: the equations in execution order.
         donated: for every input whether its buffer may be reused.
         debug_info: names of arguments and results, for XLA's parameter names.
+        mapped: the `shard_map` that it is the body of (`trace.mapped`): its values are
+            those of one device. None: its values are whole arrays.
     """
 
     constvars: tuple[Any, ...]
@@ -34,6 +36,7 @@ class Program:
     eqns: tuple[Any, ...]
     donated: tuple[bool, ...]
     debug_info: Any
+    mapped: Any = None
 
     def to_jaxpr(self) -> Any:
         return _compat.close_jaxpr(
