@@ -9,10 +9,11 @@ from typing import Any
 from coop_jax.base.budget import format_bytes, resolve_budget
 from coop_jax.compile.as_written import compile_tagged
 from coop_jax.compile.traced_step import TracedStep
+from coop_jax.emit.inside_readers import made_again
 from coop_jax.fitted_step import FittedStep, end_books_with, with_planned_loops
 from coop_jax.graph.stored_values import StoredValues, from_rules
 from coop_jax.plan.planner import PlanOptions
-from coop_jax.report import Plan, planned_plan, unmodified_plan
+from coop_jax.report import Plan, planned_plan, unmodified_plan, with_work_inside_readers
 from coop_jax.saved.recipe import PlanFile, Rebuilt, SavedRecipe
 from coop_jax.saved.subject import Subject
 from coop_jax.search.candidates import Measured
@@ -104,4 +105,7 @@ def _plan_of_file(
             predicted_bytes=made.figures["predicted_bytes"],
             measured_bytes=total_bytes,
         )
+    if made.inside is not None:
+        again = made_again(traced.program, made.inside)
+        plan = with_work_inside_readers(plan, traced.program, again)
     return plan if made.loops is None else with_planned_loops(plan, traced, made.loops, 0)

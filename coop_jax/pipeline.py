@@ -43,6 +43,12 @@ from coop_jax.compile.as_written import (
 )
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.emit.hints import NO_HINTS
+from coop_jax.emit.inside_readers import (
+    InsideReaders,
+    inside_readers,
+    made_again,
+    with_inside_readers,
+)
 from coop_jax.fitted_step import (
     FittedStep,
     end_books_with,
@@ -54,7 +60,7 @@ from coop_jax.graph.stored_values import from_rules
 from coop_jax.loops.broadcasts_inside import with_broadcasts_inside
 from coop_jax.loops.menu import menu_of
 from coop_jax.plan.planner import PlanOptions, planner_options
-from coop_jax.report import Plan, planned_plan, unmodified_plan
+from coop_jax.report import Plan, planned_plan, unmodified_plan, with_work_inside_readers
 from coop_jax.saved.recipe import Recipe
 from coop_jax.saved.subject import Subject
 from coop_jax.search.candidates import MAX_COMPILATIONS, Measured
@@ -62,6 +68,7 @@ from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.loop_search import LoopSearch, PlannedLoops
 from coop_jax.search.placements import XLA_PLACES, Placing, XlaPlacement
 from coop_jax.search.problem import Problem, graphs_of
+from coop_jax.search.straight_line_search import StraightLineSearch
 from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.targets import target_of
 from coop_jax.trace.costs import flops
@@ -140,17 +147,56 @@ def fit_step(
     else:
         search = begun
         search.problem.unmodified_bytes = works_bytes
-    found = search.run(budget_bytes)
+    line = StraightLineSearch(search)
+    if loops is None and placing.name == XLA_PLACES.name:
+        line.also = lambda: _inside_readers(around, planner, log, tagged, caller)
+    found = line.run(budget_bytes)
     assert found.compiled is not None, "a search returns what XLA compiles"
     assert found.total_bytes <= budget_bytes, "a search returns what keeps the budget"
     end_books_with(found.compiled, placing)
-    fitted = _fitted(around, search, found, budget_bytes, total_bytes)
+    fitted = _fitted(around, line.num_compilations, found, budget_bytes, total_bytes)
+    if line.inside is not None:
+        again = made_again(around.program, line.inside)
+        plan = with_work_inside_readers(fitted.plan, around.program, again)
+        fitted = dataclasses.replace(fitted, plan=plan)
     smallest = None if loops is None else loops.smallest()
     if loops is not None and smallest is not None:
         plan = with_planned_loops(fitted.plan, traced, smallest, loops.num_compilations)
         fitted = dataclasses.replace(fitted, plan=plan)
     fitted = dataclasses.replace(fitted, exchange_log=placing.exchange_log)
-    return saveable(fitted, Recipe(subject, smallest, found.candidate))
+    recipe = Recipe(subject, smallest, found.candidate, line.inside)
+    return saveable(fitted, recipe)
+
+
+def _inside_readers(
+    traced: TracedStep,
+    planner: str | PlanOptions,
+    log: Callable[[str], None],
+    tagged: Any,
+    caller: str,
+) -> tuple[BudgetSearch, InsideReaders] | None:
+    """The search of the step with cheap values made again inside of late readers; None
+    where XLA does not fuse them, or there are none, or the planner is a baseline.
+
+    It takes one compilation. Arguments as of `problem_of`.
+    """
+    options = planner_options(planner, target_of(traced.device()).alignment_bytes)
+    if not traced.backend.fuses_into_readers or options.policy != "search":
+        return None
+    if tagged is None or traced.num_devices() > 1:
+        return None
+    stored = traced.backend.stored_values(traced.program, tagged)
+    inside = inside_readers(traced.program, stored)
+    if inside is None:
+        return None
+    program = with_inside_readers(traced.program, inside)
+    rewritten = dataclasses.replace(traced, program=program)
+    log("the step with cheap values made again inside of their readers")
+    again = compile_tagged(rewritten)
+    if again is None:
+        return None
+    problem = problem_of(rewritten, planner, log, again, XLA_PLACES, None, caller)
+    return BudgetSearch(problem), inside
 
 
 def loop_search_of(
@@ -219,7 +265,10 @@ def fit_smallest(
     around, tagged = _around_loops(traced, unmodified.tagged, loops)
     search = BudgetSearch(problem_of(around, planner, log, tagged, XLA_PLACES))
     found = search.smallest(MAX_COMPILATIONS)
-    fitted = _fitted(around, search, found, found.total_bytes, unmodified.total_bytes)
+    fitted = _fitted(
+        *(around, search.num_compilations, found),
+        *(found.total_bytes, unmodified.total_bytes),
+    )
     subject = Subject.of(traced, planner, XLA_PLACES)
     if loops is None:
         return saveable(fitted, Recipe(subject, None, found.candidate))
@@ -278,7 +327,7 @@ def problem_of(
 
 def _fitted(
     traced: TracedStep,
-    search: BudgetSearch,
+    num_compilations: int,
     found: Measured,
     budget_bytes: int,
     unmodified_bytes: int,
@@ -288,7 +337,7 @@ def _fitted(
         traced.device(),
         budget_bytes,
         unmodified_bytes,
-        _OF_UNMODIFIED + search.num_compilations,
+        _OF_UNMODIFIED + num_compilations,
         found,
         traced.num_devices(),
     )

@@ -6,13 +6,14 @@ import collections
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from coop_jax.arena.layout import ArenaPlan
 from coop_jax.base import _compat
 from coop_jax.base.budget import format_bytes
 from coop_jax.base.errors import PlanFileError
+from coop_jax.emit.fence import fence_p
 from coop_jax.emit.segments import Segment
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.loops.loop_plan import (
@@ -30,6 +31,8 @@ from coop_jax.saved.recipe import FIGURES, Recipe, SavedRecipe
 from coop_jax.search.candidates import Measured
 from coop_jax.search.tight_bodies import TightBody
 from coop_jax.targets import known_target, memory_bytes
+from coop_jax.trace.costs import flops
+from coop_jax.trace.program import Program
 from coop_jax.trace.replacements import original
 
 
@@ -56,6 +59,8 @@ class Plan:
         loops: the loops that are planned.
         num_devices: the number of devices that the step is divided over. All bytes are of
             one of them; operations are of all together.
+        num_inside_readers: equations made again inside of their readers, where XLA stores
+            nothing for them; `recomputations` has them, too.
         recipe: what `save` writes; None of a plan that no step was compiled for.
     """
 
@@ -75,6 +80,7 @@ class Plan:
     arena: ArenaPlan | None = None
     loops: tuple[LoopPlan, ...] = ()
     num_devices: int = 1
+    num_inside_readers: int = 0
     recipe: Recipe | SavedRecipe | None = dataclasses.field(default=None, repr=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -139,6 +145,11 @@ class Plan:
                 f"  recomputed   {self.recomputed_flops:.3g} FLOPs ({share:+.1%}), "
                 f"modelled time x{self.compute_overhead:.3f}, {self.num_fences} fences"
             )
+            if self.num_inside_readers:
+                lines.append(
+                    f"  inside       {self.num_inside_readers} equations again, fused into "
+                    "their readers"
+                )
             if self.arena is not None:
                 lines.append(
                     f"  arena        {format_bytes(self.arena.arena_bytes):>12}  "
@@ -220,9 +231,31 @@ def planned_plan(
 
 
 def _num_fences(graph: StepGraph, segments: Sequence[Segment]) -> int:
-    """Boundaries between segments, and the fences of partial results."""
+    """Boundaries between segments, the fences of partial results, and those of the program
+    that was planned."""
     executed = (e.operation for segment in segments for e in segment.executions)
-    return len(segments) - 1 + sum(op in graph.partial_results for op in executed)
+    own = sum(eqn.primitive is fence_p for eqn in graph.program.eqns)
+    return own + len(segments) - 1 + sum(op in graph.partial_results for op in executed)
+
+
+def with_work_inside_readers(plan: Plan, program: Program, again: Sequence[int]) -> Plan:
+    """A plan of a program that makes values again inside of their readers.
+
+    Arguments:
+        plan: the plan of that program.
+        program: the step as written.
+        again: the equations that it makes again, by index.
+    """
+    eqns = [program.eqns[index] for index in again]
+    items = _by_source((eqn, flops(eqn)) for eqn in eqns)
+    inside_flops = sum(item.flops for item in items)
+    return dataclasses.replace(
+        plan,
+        recomputed_flops=plan.recomputed_flops + inside_flops,
+        total_flops=plan.total_flops - inside_flops,
+        num_inside_readers=len(eqns),
+        recomputations=_most_first((*plan.recomputations, *items)),
+    )
 
 
 def with_loops(
@@ -272,17 +305,27 @@ def _name(device: Any) -> str:
 
 def _recomputations(graph: StepGraph, segments: list[Segment]) -> tuple[Recomputation, ...]:
     """The recomputations of a plan by source line and primitive, most FLOPs first."""
+    return _by_source(
+        (graph.equation(execution.operation), graph.flops[execution.operation])
+        for segment in segments
+        for execution in segment.executions
+        if execution.is_recompute
+    )
+
+
+def _by_source(recomputed: Iterable[tuple[Any, int]]) -> tuple[Recomputation, ...]:
+    """Recomputed equations, each with its FLOPs, by source line and primitive."""
     counts: collections.Counter = collections.Counter()
     work: collections.Counter = collections.Counter()
-    for segment in segments:
-        for execution in segment.executions:
-            if execution.is_recompute:
-                eqn = graph.equation(execution.operation)
-                key = _compat.source_line(eqn), original(eqn).primitive.name
-                counts[key] += 1
-                work[key] += graph.flops[execution.operation]
-    items = [
-        Recomputation(source, primitive, counts[source, primitive], flops)
-        for (source, primitive), flops in work.items()
-    ]
+    for eqn, num_flops in recomputed:
+        key = _compat.source_line(eqn), original(eqn).primitive.name
+        counts[key] += 1
+        work[key] += num_flops
+    return _most_first(
+        Recomputation(source, primitive, counts[source, primitive], num_flops)
+        for (source, primitive), num_flops in work.items()
+    )
+
+
+def _most_first(items: Iterable[Recomputation]) -> tuple[Recomputation, ...]:
     return tuple(sorted(items, key=lambda item: (-item.flops, item.source)))

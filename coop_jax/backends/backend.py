@@ -46,6 +46,8 @@ class Backend:
             schedule may need less than it keeps alive.
         sweeps_pools: whether schedules of many sizes are compared rather than one corrected
             (`search.sweep_search`).
+        fuses_into_readers: whether XLA makes elementwise values inside of every reader, so
+            that what is made again there costs no kernel (`emit.inside_readers`).
 
     Raises:
         ValueError: if it has no quirk of such a name.
@@ -60,6 +62,7 @@ class Backend:
     has_arena = False
     has_second_memory = False
     sweeps_pools = False
+    fuses_into_readers = False
 
     def __init__(self, *, without: Collection[str] = ()) -> None:
         known = {quirk.name: quirk for quirk in self.quirks}

@@ -19,9 +19,11 @@ import jaxlib
 from coop_jax.base.errors import PlanFileError
 from coop_jax.base.strict_values import LARGEST_INT64
 from coop_jax.emit.hints import NO_HINTS
+from coop_jax.emit.inside_readers import InsideReaders, with_inside_readers
 from coop_jax.graph.stored_values import StoredValues
 from coop_jax.saved.document import Node, PlanFault, contents_of, text_of
 from coop_jax.saved.fingerprint import digest, texts_of
+from coop_jax.saved.inside_readers import inside_contents, inside_of
 from coop_jax.saved.loops import LoopPlans, loops_contents, loops_of
 from coop_jax.saved.straight_line import StraightLine, check_halved, line_contents, line_of
 from coop_jax.saved.subject import Subject
@@ -31,7 +33,7 @@ from coop_jax.search.placements import XlaPlacement
 from coop_jax.targets import target_of
 from coop_jax.trace.program import Program
 
-_KEYS = ("made_with", "summary", "figures", "step", "loops", "plan")
+_KEYS = ("made_with", "summary", "figures", "step", "loops", "inside_readers", "plan")
 FIGURES: tuple[str, ...] = (
     "budget_bytes",
     "unmodified_bytes",
@@ -48,11 +50,13 @@ class Recipe:
         subject: the step.
         loops: its planned loops; None if they are as written.
         candidate: the plan of the straight line; None if that is as written.
+        inside: what the program of that plan makes again inside of readers, if it does.
     """
 
     subject: Subject
     loops: PlannedLoops | None = None
     candidate: Candidate | None = None
+    inside: InsideReaders | None = None
 
     def text(self, summary: str, figures: Mapping[str, int | None]) -> str:
         """The text of the plan's file.
@@ -71,6 +75,7 @@ class Recipe:
                 "figures": {name: figures[name] for name in FIGURES},
                 "step": self.subject.contents,
                 "loops": self._loops_contents(),
+                "inside_readers": inside_contents(self.subject.program, self.inside),
                 "plan": self._line_contents(),
             }
             made = rebuilt(contents, self.subject)
@@ -124,11 +129,13 @@ class Rebuilt:
         figures: bytes by the names of `FIGURES`.
         loops: the planned loops; None if they are as written.
         candidate: the plan of the straight line; None if that is as written.
+        inside: what the program of that plan makes again inside of readers, if it does.
     """
 
     figures: dict[str, int]
     loops: LoopPlans | None
     candidate: Candidate | None
+    inside: InsideReaders | None = None
 
     @property
     def program(self) -> Program | None:
@@ -144,9 +151,8 @@ def rebuilt(contents: dict[str, Any], subject: Subject) -> Rebuilt:
     Raises:
         PlanFault: the document is of another step, or no plan.
     """
-    made_with, summary, figures_node, step, loops_node, line_node = Node(
-        contents, ""
-    ).fields(*_KEYS)
+    nodes = Node(contents, "").fields(*_KEYS)
+    made_with, summary, figures_node, step, loops_node, inside_node, line_node = nodes
     for version in made_with.fields("jax", "jaxlib"):
         version.text()
     summary.each(Node.text)
@@ -160,6 +166,9 @@ def rebuilt(contents: dict[str, Any], subject: Subject) -> Rebuilt:
         realizing = XlaPlacement(subject.backend, NO_HINTS)
         loops = loops_of(loops_node, program, target, realizing)
         program = loops.program
+    inside = inside_of(inside_node, program)
+    if inside is not None:
+        program = with_inside_readers(program, inside)
     if line_node.value is not None:
         line = line_of(line_node, program, target)
         place = subject.backend, subject.device, subject.num_devices
@@ -172,7 +181,7 @@ def rebuilt(contents: dict[str, Any], subject: Subject) -> Rebuilt:
             figures["predicted_bytes"],
             line.is_guarded,
         )
-    return Rebuilt(figures, loops, candidate)
+    return Rebuilt(figures, loops, candidate, inside)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -101,7 +101,7 @@ class BudgetSearch:
             found = search.tightest(budget_bytes)
             if not found.keeps(budget_bytes):
                 self._try_others(search, found, budget_bytes)
-            elif is_tight and _may_gain(found):
+            elif is_tight and may_gain(found):
                 # The tightest were made for fewer bytes: even a plan that needs as many
                 # may recompute less.
                 search.best(budget_bytes, MAX_BESIDE_TIGHTEST)
@@ -149,7 +149,7 @@ class BudgetSearch:
         found = best_of(self.problem.measured, budget_bytes)
         assert found is not None, "a plan keeps the budget"
         # A sweep has compared plans for all pools.
-        if not _may_gain(found) or self.problem.placement.backend.sweeps_pools:
+        if not may_gain(found) or self.problem.placement.backend.sweeps_pools:
             return found
         return closed_in(self.problem, found, budget_bytes, MAX_CLOSING_IN)
 
@@ -176,7 +176,7 @@ class BudgetSearch:
         return FeedbackSearch(self.problem)
 
 
-def _may_gain(found: Measured) -> bool:
+def may_gain(found: Measured) -> bool:
     """Whether another plan may recompute noticeably less."""
     statistics = found.candidate.schedule.statistics
     return found.recompute_seconds > GAIN_WORTH_TRYING * statistics.compute_seconds

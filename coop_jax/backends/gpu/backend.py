@@ -16,6 +16,8 @@ from coop_jax.trace.program import Program
 class GpuBackend(Backend):
     """Of NVIDIA GPUs; `has_arena=False` for others."""
 
+    fuses_into_readers = True
+
     quirks = GPU_QUIRKS
 
     def __init__(self, *, has_arena: bool = True, without: Collection[str] = ()) -> None:
