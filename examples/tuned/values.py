@@ -485,6 +485,7 @@ OTHER_NUMBERS = {
     "base.absent_topologies": {"GPUS_OF_A_HOST", "_CHIPS_OF_A_HOST"},
     "base.budget": {"_UNITS"},
     "base.strict_values": {"LARGEST_INT64", "_LONGEST"},
+    "emit.inside_readers": {"_UNBOUNDED"},
     "graph.buffer_to_value": {"CALLER"},
     "loops.loop_plan": {"_LINES_IN_REPORT"},
     "pipeline": {"_OF_UNMODIFIED"},

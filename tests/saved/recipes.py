@@ -9,6 +9,7 @@ from steps import traced
 
 from coop_jax.base.options import PlanOptions
 from coop_jax.emit.hints import NO_HINTS
+from coop_jax.emit.inside_readers import inside_readers, with_inside_readers
 from coop_jax.graph.stored_values import from_rules
 from coop_jax.loops.broadcasts_inside import with_broadcasts_inside
 from coop_jax.loops.emission import with_planned_pairs
@@ -34,6 +35,21 @@ def subject_of(step: Callable, args: tuple, **jit_options: Any) -> Subject:
 def text_of(recipe: Recipe) -> str:
     """The text of a plan file; the program that is made of it is the recipe's."""
     return recipe.text("A plan", NO_FIGURES)
+
+
+def inside_readers_of(subject: Subject) -> Recipe:
+    """A plan on the program that makes values again inside of late readers."""
+    target = target_of(subject.device)
+    options = planner_options(QUICK, target.alignment_bytes)
+    inside = inside_readers(subject.program, from_rules(subject.program))
+    assert inside is not None
+    program = with_inside_readers(subject.program, inside)
+    stored = from_rules(program)
+    [graph, *_] = graphs_of(program, stored, target, options)
+    placement = XlaPlacement(subject.backend, subject.backend.fence_hints(program, stored))
+    schedule = smallest_pool(graph, options).schedule
+    realized = placement.realize(graph, schedule)
+    return Recipe(subject, None, Candidate(graph, schedule, realized, 0, 0), inside)
 
 
 def straight_lines(subject: Subject) -> Iterator[Recipe]:

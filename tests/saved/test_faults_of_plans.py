@@ -4,6 +4,8 @@ import copy
 import dataclasses
 import functools
 
+import jax
+import jax.numpy as jnp
 import pytest
 import scanned_steps
 from saved import recipes
@@ -59,6 +61,41 @@ def test_faults_of_straight_lines():
     )
     assert "operations, and this step " in fault(straight_line, one_less)
     assert "`plan.schedule` is no plan of this step: " in fault(straight_line, other_order)
+
+
+def test_faults_of_what_is_made_again_inside_of_readers():
+    subject = recipes.subject_of(gelu_step, mlp_arguments(layers=3, batch=16, width=4))
+    recipe = recipes.inside_readers_of(subject)
+    contents = contents_of(recipes.text_of(recipe))
+    assert rebuilt(contents, subject).inside == recipe.inside
+
+    def made_again_by(**values):
+        return lambda contents: contents["inside_readers"].update(values)
+
+    def case():
+        return subject, contents
+
+    kept = contents["inside_readers"]["kept"]
+    last = len(subject.program.eqns) - 1
+    assert "`inside_readers.after` must be " in fault(case, made_again_by(after=last + 1))
+    assert "`inside_readers.kept[0]` must be one of" in fault(
+        case, made_again_by(kept=[f"eqn{last}"])
+    )
+    assert "`inside_readers.kept` must be values that others are made of. Got" in fault(
+        case, made_again_by(after=0, kept=[])
+    )
+    less = made_again_by(kept=kept[:-1])  # It is another program, and another graph.
+    assert "operation" in fault(case, less)
+
+
+def gelu_step(weights, x):
+    def loss(weights):
+        y = x
+        for weight in weights:
+            y = y + jax.nn.gelu(y @ weight)
+        return jnp.mean(y**2)
+
+    return jax.grad(loss)(weights)
 
 
 def test_faults_of_loops():
