@@ -84,7 +84,7 @@ def test_faults_of_what_is_made_again_inside_of_readers():
     assert "`inside_readers.kept` must be values that others are made of. Got" in fault(
         case, made_again_by(after=0, kept=[])
     )
-    less = made_again_by(kept=kept[:-1])  # It is another program, and another graph.
+    less = made_again_by(kept=kept[1:])  # It is another program, and another graph.
     assert "operation" in fault(case, less)
 
 
