@@ -12,7 +12,7 @@ from steps import mlp_arguments, mlp_step
 
 import coop_jax
 from coop_jax.report import Plan
-from coop_jax.saved.document import contents_of, text_of
+from coop_jax.saved.document import VERSION, contents_of, text_of
 
 DONATED = {"donate_argnums": 0}
 arguments = functools.partial(mlp_arguments, layers=3, batch=64, width=16)
@@ -159,8 +159,10 @@ def test_more_devices_are_another_step(path):
 
 def test_a_newer_format(path):
     document = json.loads(path.read_text())
-    path.write_text(json.dumps({**document, "version": 2}))
-    named = "Its format is version 2, and this coop_jax reads version 1."
+    path.write_text(json.dumps({**document, "version": VERSION + 1}))
+    named = (
+        f"Its format is version {VERSION + 1}, and this coop_jax reads version {VERSION}."
+    )
     assert named in refusal(path)
 
 
