@@ -1,6 +1,6 @@
 """Loops second: twelve steps with loops that chose nothing, under budgets on a CPU.
 
-    PYTHONPATH=examples python examples/loops_second.py [--steps ...] [--write]
+    python examples/loops_second.py [--steps ...] [--write]
 
 Each step of `compare/loops_second` is planned for budgets of 90 to 40 % of what it needs
 as written, for the bytes of the policies that wrap every body in `jax.checkpoint`, and
@@ -249,7 +249,7 @@ def summary(rows: list[dict[str, str]]) -> str:
 def write_table() -> None:
     """Writes the table of the rows on record for people."""
     head = (
-        "`PYTHONPATH=examples python examples/loops_second.py --write`, Python "
+        "`python examples/loops_second.py --write`, Python "
         f"{platform.python_version()}, jax {jax.__version__}, two cores of a "
         f"{platform.machine()} server that other work shared."
     )
