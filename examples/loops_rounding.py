@@ -119,8 +119,9 @@ class Rounding:
         self.name = name
         step, args = STEPS[name](None)
         self.leaves = jax.tree.leaves(args)
-        self.as_written = TracedStep.trace(step, {}, args, {}).program
-        plan = coop_jax.remat_train_step(step, budget=budget).plan(*args)
+        self.as_written = TracedStep.trace(step, {"donate_argnums": 0}, args, {}).program
+        fitted = coop_jax.remat_train_step(step, budget=budget, donate_argnums=0)
+        plan = fitted.plan(*args)
         loops = plan.recipe.loops
         if loops is None or plan.recipe.candidate is not None:
             raise SystemExit(f"{name} under {budget} is not planned by its loops alone.")
