@@ -44,6 +44,21 @@ def scanned(wrap: Callable = lambda body: body, layers: int = LAYERS, **options)
     return descent(loss, weights(layers), normal(BATCH, WIDTH))
 
 
+def half_precision() -> Step:
+    """Products in bfloat16 over float32 weights, and a softmax in float32."""
+
+    def loss(w, x):
+        def body(x, w):
+            half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), w | {"x": x})
+            scores = jnp.matmul(half["x"], half["x"].T, preferred_element_type=jnp.float32)
+            x += jax.nn.softmax(scores) @ x
+            return x + jax.nn.silu(half["x"] @ half["up"]) @ half["down"], None
+
+        return jnp.mean(lax.scan(body, x, w)[0] ** 2)
+
+    return descent(loss, weights(), normal(BATCH, WIDTH))
+
+
 def read_results() -> Step:
     """The stacked results of the loop are read, too."""
 
@@ -199,6 +214,7 @@ STEPS: dict[str, tuple[Callable[[], Step], int]] = {
     "reversed": (lambda: scanned(reverse=True), 1),
     "unrolled": (lambda: scanned(unroll=2), 1),
     "fully unrolled": (lambda: scanned(unroll=True), 1),
+    "half precision": (half_precision, 1),
     "results read": (read_results, 1),
     "fori_loop": (counted, 1),
     "map": (mapped, 1),
