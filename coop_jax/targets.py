@@ -194,7 +194,7 @@ def memory_bytes(device: Any) -> int | None:
     if _compat.is_absent(device):
         target = known_target(device)
         return target and target.memory_bytes
-    if device.process_index != device.client.process_index():
+    if jax.process_count() > 1 and device.process_index != device.client.process_index():
         device = device.client.local_devices()[0]
     return (device.memory_stats() or {}).get("bytes_limit")
 

@@ -35,9 +35,8 @@ def start(num_processes, folder, *cases):
     """The processes, their output going to files of the folder."""
     port, environment = free_port(), dict(os.environ)
     environment |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "PYTHONUNBUFFERED": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(TESTS.parent), *sys.path])
-    )
+    # The package that is tested here, which may be an installed one.
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     started = []
     for rank in range(num_processes):
         with (folder / f"{rank}.out").open("w") as out:

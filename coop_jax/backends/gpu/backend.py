@@ -16,13 +16,12 @@ from coop_jax.trace.program import Program
 class GpuBackend(Backend):
     """Of NVIDIA GPUs; `has_arena=False` for others."""
 
-    fuses_into_readers = True
-
     quirks = GPU_QUIRKS
 
     def __init__(self, *, has_arena: bool = True, without: Collection[str] = ()) -> None:
         super().__init__(without=without)
         self.has_arena = has_arena
+        self.fuses_into_readers = True
 
     def switched(self, *, without: Collection[str]) -> Backend:
         return GpuBackend(has_arena=self.has_arena, without=without)
