@@ -46,8 +46,8 @@ class Backend:
             schedule may need less than it keeps alive.
         sweeps_pools: whether schedules of many sizes are compared rather than one corrected
             (`search.sweep_search`).
-        fuses_into_readers: whether XLA makes elementwise values inside of every reader, so
-            that what is made again there costs no kernel (`emit.inside_readers`).
+        fuses_into_readers: whether the step is also planned with cheap values made again
+            inside of their readers, where XLA fuses them (`emit.inside_readers`).
 
     Raises:
         ValueError: if it has no quirk of such a name.

@@ -167,7 +167,7 @@ def test_on_a_gpu_no_product_is_recomputed_where_elementwise_work_suffices(tmp_p
 
 
 def test_a_cpu_has_one_program():
-    """XLA:CPU stores what is made again: it is not planned twice there."""
+    """It is not planned twice there."""
     step = coop_jax.remat_train_step(gelu_step, budget="75%", donate_argnums=0)
     weights, x = mlp_arguments(layers=4)
     assert step.plan(weights, x).num_inside_readers == 0
