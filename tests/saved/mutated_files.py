@@ -45,13 +45,13 @@ def _change(contents: Any, random: np.random.Generator) -> None:
     root = contents.get(part)
     if not isinstance(root, dict | list):  # There is none, or it was replaced before.
         root = contents
-    places = list(places(root))
-    if not places:
+    found = list(places(root))
+    if not found:
         return
     # A kind of place first: rows of tables are most of them.
-    kinds = sorted({kind for kind, _, _ in places})
+    kinds = sorted({kind for kind, _, _ in found})
     kind = kinds[random.integers(len(kinds))]
-    chosen = [place for place in places if place[0] == kind]
+    chosen = [place for place in found if place[0] == kind]
     _, holder, key = chosen[random.integers(len(chosen))]
     _replace(holder, key, random)
 
