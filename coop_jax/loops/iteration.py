@@ -168,6 +168,6 @@ def _bytes_if_kept(pair: LoopPair, outlive: set[Any]) -> dict[Any, int]:
     read = {v for v in backward.stacks_read if not isinstance(v, Literal)}
     for stack, var in zip(forward.stacks_read, forward.body_entries, strict=True):
         is_free = isinstance(stack, Literal) or stack in read or stack in outlive
-        cost[var] = 0 if is_free else aval_bytes(var.aval)
+        cost[var] = 0 if is_free else max(aval_bytes(var.aval) - 1, 0)
     cost |= {var: aval_bytes(var.aval) for var in forward.body_carry}
     return cost
