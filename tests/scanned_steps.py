@@ -170,7 +170,7 @@ def stacked_recurrent(
     return descent(loss, w, normal(length, BATCH, WIDTH), 1 + jnp.arange(BATCH) % length)
 
 
-def nested_checkpoints() -> Step:
+def nested_checkpoints(batch: int = BATCH) -> Step:
     """Three loops, one in the other, as `nn.remat_scan` writes them, of two iterations."""
 
     def loss(w, x):
@@ -186,7 +186,7 @@ def nested_checkpoints() -> Step:
     def divided(stack):
         return stack.reshape(2, 2, 2, *stack.shape[1:])
 
-    return descent(loss, jax.tree.map(divided, weights(8)), normal(BATCH, WIDTH))
+    return descent(loss, jax.tree.map(divided, weights(8)), normal(batch, WIDTH))
 
 
 def accumulated(count: int = 4) -> Step:

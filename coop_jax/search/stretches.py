@@ -129,13 +129,34 @@ def _of_pairs(
         stretch = Stretch(base_bytes + low, base_bytes + high, base, base_bytes, menu)
         yield stretch
         last, saved_bytes, _ = stretch.plan(stretch.high)
-        inner = menu_of(last.program)
-        further_bytes = inner.bytes_as_written - inner.first_bytes
-        if is_worth(further_bytes + inner.most_saved_bytes):
-            inside = inner, menu_of, bodies_of, is_worth
-            yield from _of_pairs(last, saved_bytes + further_bytes, *inside)
-        else:
+        inside = _inside(last, saved_bytes, menu_of, is_worth)
+        if inside is None:
             yield from _of_bodies(last, saved_bytes, bodies_of, is_worth)
+        else:
+            yield from _of_pairs(*inside, menu_of, bodies_of, is_worth)
+
+
+def _inside(
+    base: LoopsOfProgram,
+    base_bytes: int,
+    menu_of: Callable[[Program], Menu],
+    is_worth: Callable[[int], bool],
+) -> tuple[LoopsOfProgram, int, Menu] | None:
+    """The outermost level inside of the planned loops that is worth it; the levels around
+    it, which are not, keep the fewest bytes without groups. None: no level is.
+
+    Returns:
+        What is planned before, the bytes that the first plan of the level saves, its menu.
+    """
+    while (menu := menu_of(base.program)).choices:
+        further_bytes = menu.bytes_as_written - menu.first_bytes
+        base_bytes += further_bytes
+        if is_worth(further_bytes + menu.most_saved_bytes):
+            return base, base_bytes, menu
+        low, high = menu.stretches[0]
+        around = Stretch(base_bytes + low, base_bytes + high, base, base_bytes, menu)
+        base, base_bytes, _ = around.plan(around.high)
+    return None
 
 
 def _of_bodies(
