@@ -43,6 +43,8 @@ def _results(eqn: Any, values: list[Any]) -> list[Any]:
         return evaluate(eqn.params["branches"][int(values[0])], values[1:])
     if name in ("jit", "pjit"):
         return evaluate(eqn.params["jaxpr"], values)
+    if name == "closed_call":
+        return evaluate(eqn.params["call_jaxpr"], values)
     if name in CHECKPOINTS:
         return _evaluated(eqn.params["jaxpr"], (), values)
     results = eqn.primitive.bind(*values, **eqn.params)
