@@ -44,7 +44,7 @@ def fault(case, change):
 
 
 def of_part(**values):
-    return lambda contents: contents["loops"]["pairs"][0]["parts"][0].update(values)
+    return lambda contents: contents["loops"]["pairs"][0][0]["parts"][0].update(values)
 
 
 def test_faults_of_straight_lines():
@@ -101,7 +101,7 @@ def gelu_step(weights, x):
 
 def test_faults_of_loops():
     def other_pair(contents):
-        contents["loops"]["pairs"][0]["backward"] = 999
+        contents["loops"]["pairs"][0][0]["backward"] = 999
 
     def other_program(contents):
         contents["loops"]["program"] = ""
@@ -110,7 +110,7 @@ def test_faults_of_loops():
         contents["loops"]["bodies"] = [{"path": [0], "line": "", "plan": None}]
 
     def no_parts(contents):
-        contents["loops"]["pairs"][0]["parts"] = []
+        contents["loops"]["pairs"][0][0]["parts"] = []
 
     assert "which are no forward loop and its backward loop" in fault(loops, other_pair)
     assert "Its loops, as this version of JAX and coop_jax writes them, are not" in fault(
@@ -118,7 +118,7 @@ def test_faults_of_loops():
     )
     assert "is of a loop at [0], which is none" in fault(loops, other_body)
     missing = fault(loops, of_part(kept=[], again=[]))
-    assert "`loops.pairs[0].parts[0]` neither keeps " in missing
+    assert "`loops.pairs[0][0].parts[0]` neither keeps " in missing
     assert "nor makes it again, and the backward loop needs it" in missing
     assert "and neither keeps that nor makes it again" in fault(loops, of_part(kept=[]))
     assert "must be iterations that follow those before" in fault(loops, of_part(start=1))
