@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from coop_jax import backends
+from coop_jax import PlanOptions, backends
 from coop_jax.base import _compat
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.graph import stored_values
@@ -23,6 +23,9 @@ from coop_jax.trace.program import Program
 TARGET = Target("test", "cpu", {32: 1e11, 16: 1e11}, 1e10, 64)
 
 ADAM = optax.adam(1e-3)
+
+# The default planner where a test needs no good plan: it takes a tenth of the time.
+QUICK = PlanOptions(search_effort=100_000)
 
 # To compile for a device that is not there; `conftest.py` skips it without the compiler.
 NEEDS_CUDA = pytest.mark.absent("cuda")

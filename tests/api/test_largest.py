@@ -11,7 +11,7 @@ import optax
 import pytest
 from flax import nnx
 from models import transformer_problem
-from steps import NEEDS_CUDA, NEEDS_TPU, mlp_step, pooled_step
+from steps import NEEDS_CUDA, NEEDS_TPU, QUICK, mlp_step, pooled_step
 
 import coop_jax
 from coop_jax import InfeasibleBudgetError, fit, largest
@@ -145,7 +145,7 @@ def test_it_is_within_one_item_of_the_largest(make_step, sizes, budget, compilat
 
 
 def test_all_sizes_fit():
-    found = largest(mlp, [64, 128], budget="1GiB")
+    found = largest(mlp, [64, 128], budget="1GiB", planner=QUICK)
     assert (found.size, found.next_size, found.plan.is_unmodified) == (128, None, True)
     assert "largest size 128" in str(found)
     assert "none: all sizes fit" in str(found)
@@ -158,7 +158,7 @@ def test_none_fits():
         r"size 64, the smallest of 16, does not. `largest\(budget=...\)` must be at least "
         r"\d+ bytes .*Got 70000 bytes.*reduce the batch",
     ) as caught:
-        largest(mlp, MLP_SIZES, budget=70_000)
+        largest(mlp, MLP_SIZES, budget=70_000, planner=QUICK)
     assert 70_000 < caught.value.smallest_bytes
 
 

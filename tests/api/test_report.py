@@ -4,14 +4,16 @@ import dataclasses
 import functools
 import re
 
-from steps import mlp_arguments, mlp_step
+from steps import QUICK, mlp_arguments, mlp_step
 
 import coop_jax
 
 
 @functools.cache
 def planned():
-    step = coop_jax.remat_train_step(mlp_step, budget="60%", donate_argnums=0)
+    step = coop_jax.remat_train_step(
+        mlp_step, budget="60%", planner=QUICK, donate_argnums=0
+    )
     return step.plan(*mlp_arguments())
 
 

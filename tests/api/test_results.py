@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from models.training import convnet_problem, mixer_problem, transformer_problem
-from steps import assert_trees_equal, copied, mlp_arguments, mlp_step
+from steps import QUICK, assert_trees_equal, copied, mlp_arguments, mlp_step
 
 import coop_jax
 
@@ -57,7 +57,9 @@ def nudged(state, dtype):
 def test_losses_over_20_steps(name, dtype):
     problem = PROBLEMS[name](jnp.dtype(dtype))
     unmodified = jax.jit(problem.train_step, donate_argnums=0)
-    planned = coop_jax.remat_train_step(problem.train_step, budget="60%", donate_argnums=0)
+    planned = coop_jax.remat_train_step(
+        problem.train_step, budget="60%", planner=QUICK, donate_argnums=0
+    )
     plan = planned.plan(problem.state, problem.batch, problem.key)
     assert plan.measured_bytes <= plan.budget_bytes
     assert plan.recomputations
@@ -71,7 +73,9 @@ def test_losses_over_20_steps(name, dtype):
 
 def test_bitwise_where_the_order_of_operations_is_kept():
     weights, x = mlp_arguments()
-    step = coop_jax.remat_train_step(mlp_step, budget="60%", donate_argnums=0)
+    step = coop_jax.remat_train_step(
+        mlp_step, budget="60%", planner=QUICK, donate_argnums=0
+    )
     assert step.plan(weights, x).recomputed_flops > 0
     unmodified = jax.jit(mlp_step, donate_argnums=0)
     expected, actual = copied(weights), copied(weights)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from steps import (
+    QUICK,
     assert_trees_equal,
     copied,
     largest_difference,
@@ -29,7 +30,7 @@ def arguments():
 
 @pytest.fixture(scope="module")
 def planned():
-    return remat_train_step(mlp_step, budget="60%")
+    return remat_train_step(mlp_step, budget="60%", planner=QUICK)
 
 
 def shapes(tree):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
+from steps import QUICK
 
 import coop_jax
 from coop_jax.comparison.checkpoint_policies import default_policies, unwrapped, wrap_with
@@ -71,6 +72,7 @@ def comparison():
         *arguments(),
         policies={"nothing_saveable": NOTHING, "dots_saveable": DOTS},
         donate_argnums=0,
+        planner=QUICK,
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from random_programs import random_schedule
-from steps import TARGET, assert_trees_equal, mlp_arguments, mlp_step, run, traced
+from steps import QUICK, TARGET, assert_trees_equal, mlp_arguments, mlp_step, run, traced
 
 import coop_jax
 from coop_jax import _ext
@@ -45,7 +45,7 @@ def test_numbers_are_drawn_as_often_as_written():
     program = evicted_everywhere(noisy_step, arguments)
     assert sum(eqn.primitive.name == "rng_uniform" for eqn in program.eqns) == 4
 
-    planned = coop_jax.remat_train_step(noisy_step, budget="85%")
+    planned = coop_jax.remat_train_step(noisy_step, budget="85%", planner=QUICK)
     assert not planned.plan(*arguments).is_unmodified
 
     def num_draws(step):
@@ -115,7 +115,7 @@ def test_references_from_outside_are_written_once_a_step(is_argument):
         return mlp_step(weights, x)
 
     arguments = (weights, x, counter) if is_argument else (weights, x)
-    planned = coop_jax.remat_train_step(step, budget="80%")
+    planned = coop_jax.remat_train_step(step, budget="80%", planner=QUICK)
     assert not planned.plan(*arguments).is_unmodified
     for expected in (1, 3, 7):
         planned(*arguments)
@@ -129,7 +129,7 @@ def test_tokens_go_around_fences():
         return results, lax.after_all(token) is None
 
     arguments = mlp_arguments()
-    planned = coop_jax.remat_train_step(step, budget="80%")
+    planned = coop_jax.remat_train_step(step, budget="80%", planner=QUICK)
     assert not planned.plan(*arguments).is_unmodified
     for a, b in zip(
         jax.tree.leaves(planned(*arguments)),

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from steps import assert_trees_equal, copied, mlp_arguments, mlp_step
+from steps import QUICK, assert_trees_equal, copied, mlp_arguments, mlp_step
 
 import coop_jax
 from coop_jax.emit.fence import fence
@@ -89,7 +89,9 @@ def test_a_fence_takes_no_time_that_a_copy_would():
 
 def test_planned_step_adds_no_copies_of_donated_arguments():
     arguments = mlp_arguments()
-    step = coop_jax.remat_train_step(mlp_step, budget="60%", donate_argnums=0)
+    step = coop_jax.remat_train_step(
+        mlp_step, budget="60%", planner=QUICK, donate_argnums=0
+    )
     planned = step.lower(*arguments).compile().as_text()
     original = jax.jit(mlp_step, donate_argnums=0).lower(*arguments).compile().as_text()
     assert "coop_fence" in planned
@@ -115,7 +117,9 @@ def test_mesh_adds_no_gather(mesh):
     weights, x = mlp_arguments(batch=2048)
     weights, x = jax.device_put(weights, everywhere), jax.device_put(x, rows)
     original = jax.jit(mlp_step, donate_argnums=0).lower(weights, x).compile()
-    step = coop_jax.remat_train_step(mlp_step, budget="75%", donate_argnums=0)
+    step = coop_jax.remat_train_step(
+        mlp_step, budget="75%", planner=QUICK, donate_argnums=0
+    )
     plan = step.plan(weights, x)
     assert not plan.is_unmodified
     assert plan.measured_bytes <= plan.budget_bytes

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from random_programs import random_function, random_materialization
-from steps import NEEDS_CUDA, assert_trees_equal, copied, mlp_arguments, run, traced
+from steps import NEEDS_CUDA, QUICK, assert_trees_equal, copied, mlp_arguments, run, traced
 
 import coop_jax
 from coop_jax.base._compat import Literal
@@ -150,7 +150,9 @@ def gelu_step(weights, x):
 def test_on_a_gpu_no_product_is_recomputed_where_elementwise_work_suffices(tmp_path):
     weights = [jax.ShapeDtypeStruct((256, 1024), "float32") for _ in range(4)]
     args = weights, jax.ShapeDtypeStruct((4096, 256), "float32")
-    step = coop_jax.remat_train_step(gelu_step, budget="75%", donate_argnums=0)
+    step = coop_jax.remat_train_step(
+        gelu_step, budget="75%", planner=QUICK, donate_argnums=0
+    )
     plan = step.plan(*args, target="h200")
     assert plan.num_inside_readers > 0
     assert plan.measured_bytes <= plan.budget_bytes
@@ -168,7 +170,9 @@ def test_on_a_gpu_no_product_is_recomputed_where_elementwise_work_suffices(tmp_p
 
 def test_a_cpu_has_one_program():
     """It is not planned twice there."""
-    step = coop_jax.remat_train_step(gelu_step, budget="75%", donate_argnums=0)
+    step = coop_jax.remat_train_step(
+        gelu_step, budget="75%", planner=QUICK, donate_argnums=0
+    )
     weights, x = mlp_arguments(layers=4)
     assert step.plan(weights, x).num_inside_readers == 0
     assert_trees_equal(step(copied(weights), x)[1].shape, ())

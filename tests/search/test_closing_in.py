@@ -7,7 +7,7 @@ import random
 
 import pytest
 from random_steps import random_step
-from steps import traced
+from steps import QUICK, traced
 
 from coop_jax import InfeasibleBudgetError
 from coop_jax.compile.as_written import compile_both
@@ -38,7 +38,7 @@ class Asked:
 
     def search(self):
         problem = problem_of(
-            self._step, "search", lambda line: None, self._both.tagged, XLA_PLACES
+            self._step, QUICK, lambda line: None, self._both.tagged, XLA_PLACES
         )
         return BudgetSearch(problem)
 

@@ -1,16 +1,15 @@
 """Planning again until XLA's figure keeps the budget."""
 
 import pytest
-from steps import compiled_graph, mlp_arguments, mlp_step, traced, xla_placement
+from steps import QUICK, compiled_graph, mlp_arguments, mlp_step, traced, xla_placement
 
-from coop_jax import InfeasibleBudgetError, PlanOptions
+from coop_jax import InfeasibleBudgetError
 from coop_jax.plan.planner import planner_options
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.problem import Problem
 from coop_jax.xla.memory_figures import memory_figures
 
 # The searches for plans are short: what is tested is what is made of their plans.
-QUICK = PlanOptions(search_effort=100_000)
 
 
 @pytest.fixture(scope="module")
