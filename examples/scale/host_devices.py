@@ -1,12 +1,12 @@
 """Host devices: a decoder and a convolutional net on 8 host devices, under ten budgets.
 
-    python examples/scale/host_devices.py [--model decoder] [--write]
+    python examples/scale/host_devices.py [--model decoder] [--style fsdp] [--write]
 
 Every style of sharding (`scale/sharding_styles.py`) is compiled as written, planned for ten
 budgets from 95 % of its bytes to the smallest that works, and trained for 20 steps: as
 written on one device and on the mesh, and under every plan. Bytes are XLA's for one device.
-*Planning* is the time from the traced step to the plan's executable, the step as written
-and its tagged program included, over the time in which XLA compiles the step as written.
+*Planning* is the processor time from the traced step to the plan's executable, the step as
+written and its tagged program included, over that in which XLA compiles the step as written.
 *Difference* is that of the losses, relative, and of the state, the norm of the difference
 over the norm, the larger of the two.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import json
 import os
 import pathlib
 import platform
@@ -45,6 +46,7 @@ from coop_jax.xla.memory_figures import memory_figures  # noqa: E402
 from scale.sharding_styles import MODELS, sharded, styles_of  # noqa: E402
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
+_FILE = RESULTS / "host_devices_cpu.jsonl"
 STEPS, BUDGETS, LARGEST = 20, 10, 0.95
 MIB = 2**20
 _KINDS = "all-gather all-reduce all-to-all collective-permute reduce-scatter".split()
@@ -105,16 +107,16 @@ class Sweep:
     def __init__(self, model: str, style: str, **sizes: Any) -> None:
         step, self.args = sharded(model, style, jax.devices()[:_DEVICES], **sizes)
         lowered = jax.jit(step, donate_argnums=0).lower(*self.args)
-        start = time.perf_counter()
+        start = time.process_time()
         compiled = lowered.compile()
-        self.seconds = time.perf_counter() - start
+        self.seconds = time.process_time() - start
         self.needed = memory_figures(compiled).total_bytes
         self.collectives = collectives(compiled)
         self.run = trained(compiled, self.args)
         self.traced = TracedStep.trace(step, {"donate_argnums": 0}, self.args, {})
-        start = time.perf_counter()
+        start = time.process_time()
         self._both = compile_both(self.traced)
-        self._before = time.perf_counter() - start
+        self._before = time.process_time() - start
 
     def smallest(self) -> int:
         """The smallest budget that works."""
@@ -126,9 +128,9 @@ class Sweep:
 
     def planned(self, budget: int) -> Row:
         """The plan for a budget, made without those of others, and trained."""
-        start = time.perf_counter()
+        start = time.process_time()
         fitted = fit_step(self.traced, budget, "search", lambda line: None, self._both)
-        seconds = self._before + time.perf_counter() - start
+        seconds = self._before + time.process_time() - start
         measured = memory_figures(fitted.compiled).total_bytes
         predicted = fitted.plan.predicted_bytes or measured
         return Row(
@@ -194,23 +196,35 @@ def _listed(counts: Any) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", choices=MODELS, action="append")
+    parser.add_argument("--style", action="append")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    rows = []
     for model in arguments.model or MODELS:
         single = one_device(model)
-        for style in styles_of(model):
-            rows.append(swept(model, style, single))
-            progress(" | ".join(rows[-1]))
-    text = (
-        f"`python examples/scale/host_devices.py`, Python {platform.python_version()}, jax "
-        f"{jax.__version__}, {_DEVICES} host devices on two cores of a "
-        f"{platform.machine()} server that other work shared, compiled and run; figures "
-        f"are per device.\n\n{markdown(rows, _COLUMNS)}\n"
-    )
+        for style in arguments.style or styles_of(model):
+            row = swept(model, style, single)
+            progress(" | ".join(row))
+            if arguments.write:
+                with _FILE.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
     if arguments.write:
+        text = written()
         (RESULTS / "host_devices_cpu.md").write_text(text)
-    print(text)
+        print(text)
+
+
+def written() -> str:
+    """The table of the rows that were measured last, the styles in their order."""
+    rows = {tuple(row[:2]): row for row in map(json.loads, _FILE.read_text().splitlines())}
+    styles = [(model, style) for model in MODELS for style in styles_of(model)]
+    missing = ", ".join(" ".join(key) for key in styles if key not in rows) or "none"
+    table = markdown([rows[key] for key in styles if key in rows], _COLUMNS)
+    return (
+        f"`python examples/scale/host_devices.py --write`, Python "
+        f"{platform.python_version()}, jax {jax.__version__}, {_DEVICES} host devices on two "
+        f"cores of a {platform.machine()} server that other work shared, compiled and run; "
+        f"figures are per device. Not run: {missing}.\n\n{table}\n"
+    )
 
 
 if __name__ == "__main__":
