@@ -5,8 +5,9 @@
 Every style of sharding (`scale/sharding_styles.py`) is compiled as written, planned for ten
 budgets from 95 % of its bytes to the smallest that works, and trained for 20 steps: as
 written on one device and on the mesh, and under every plan. Bytes are XLA's for one device.
-*Planning* is the processor time from the traced step to the plan's executable, the step as
-written and its tagged program included, over that in which XLA compiles the step as written.
+*Planning* is the processor time from the traced step to the plan's executable, the step
+as written and its tagged program included, over that in which XLA compiles the step as
+written.
 *Difference* is that of the losses, relative, and of the state, the norm of the difference
 over the norm, the larger of the two.
 """
@@ -221,9 +222,9 @@ def written() -> str:
     table = markdown([rows[key] for key in styles if key in rows], _COLUMNS)
     return (
         f"`python examples/scale/host_devices.py --write`, Python "
-        f"{platform.python_version()}, jax {jax.__version__}, {_DEVICES} host devices on two "
-        f"cores of a {platform.machine()} server that other work shared, compiled and run; "
-        f"figures are per device. Not run: {missing}.\n\n{table}\n"
+        f"{platform.python_version()}, jax {jax.__version__}, {_DEVICES} host devices on "
+        f"two cores of a {platform.machine()} server that other work shared, compiled and "
+        f"run; figures are per device. Not run: {missing}.\n\n{table}\n"
     )
 
 
