@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from coop_jax.graph.buffer_to_value import consumers_of, stored_value
+from coop_jax.graph.resharded_copies import resharding_instructions, scratch_of_readers
 from coop_jax.graph.scatter_add import accumulations
 from coop_jax.graph.stored_values import SCOPE, InPlace, StoredValues
 from coop_jax.graph.unattributed_buffers import (
@@ -87,6 +88,12 @@ class Attribution:
         self._early: dict[int, int] = defaultdict(int)
         self._nested: dict[int, list[StoredBuffer]] = defaultdict(list)  # By computation.
         self._unnamed: list[StoredBuffer] = []
+        self._moved = (
+            resharding_instructions(module, equation_of)
+            if num_partitions > 1
+            else frozenset()
+        )
+        self._copies: list[tuple[Any, StoredBuffer]] = []
         self._unmapped = self._lasting = self._kept_constants = 0
         late = len(program.eqns) // _LASTING
         kept = (
@@ -96,6 +103,7 @@ class Attribution:
         )
         for buffer in module.buffers:
             self._attribute(buffer, kept)
+        self._attribute_copies()
         for index in self._replaced.values():
             eqn = program.eqns[index]
             replacement = replacement_of(eqn)
@@ -152,7 +160,9 @@ class Attribution:
             self._position[value] = first(self._position.get(value, at), at)
         if buffer.kind == "argument":
             return  # A result in the memory of an argument: none of its own.
-        if value is not None:
+        if value is not None and buffer.instruction in self._moved:
+            self._copies.append((value, buffer))
+        elif value is not None:
             self._store(value, buffer)
         elif named:
             self._workspace[named[0]] = max(self._workspace[named[0]], buffer.size_bytes)
@@ -168,6 +178,17 @@ class Attribution:
         self._stored[value] = max(self._stored.get(value, 0), size_bytes)
         self.kept[value] = max(self.kept.get(value, buffer), buffer, key=_LIFETIME)
         self.value_sizes[value].append(buffer.value_sizes)
+
+    def _attribute_copies(self) -> None:
+        """Count resharded copies as scratch of their readers; as the value itself where it
+        has no other buffer."""
+        copies = [buffer for value, buffer in self._copies if value in self._stored]
+        for value, buffer in self._copies:
+            if buffer not in copies:
+                self._store(value, buffer)
+        scratch = scratch_of_readers(self.module, copies, self._moved, equation_of)
+        for index, size_bytes in scratch.items():
+            self._workspace[index] += size_bytes
 
     def _is_lasting(self, buffer: StoredBuffer) -> bool:
         return buffer.lifetime > len(self.module.schedule) // _LASTING

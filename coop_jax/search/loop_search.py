@@ -19,7 +19,7 @@ from coop_jax.search.candidates import MAX_COMPILATIONS, SLACK_WORTH_USING
 from coop_jax.search.stretches import LoopsOfProgram, Stretch, stretches
 from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.trace.program import Program
-from coop_jax.xla.memory_figures import UNKNOWN_BYTES, compile_measured
+from coop_jax.xla.memory_figures import compile_measured
 
 # One more than for a straight line: the first compilation shows the rest.
 MAX_COMPILATIONS_OF_LOOPS = MAX_COMPILATIONS + 1
@@ -179,9 +179,8 @@ class LoopSearch:
             is_new = self.num_compilations > num_compilations
             if not is_new and stretch.bodies is None:
                 break  # The path has no other plan in between.
-            if measured.total_bytes < UNKNOWN_BYTES:
-                saved_bytes = max(at, measured.saved_bytes) // self._num_devices
-                self._rest_bytes = measured.total_bytes + saved_bytes
+            saved_bytes = max(at, measured.saved_bytes) // self._num_devices
+            self._rest_bytes = measured.total_bytes + saved_bytes
             slack = budget_bytes - measured.total_bytes
             if measured.keeps(budget_bytes):
                 high = at

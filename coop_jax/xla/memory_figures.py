@@ -64,10 +64,6 @@ def memory_figures(compiled: Any) -> MemoryFigures:
     )
 
 
-# Of a plan that cannot be compiled and whose bytes nobody says: more than any device has.
-UNKNOWN_BYTES = 2**50
-
-
 def compile_measured(compile_step: Callable[[], Any]) -> tuple[Any, int]:
     """Compile a step and measure its bytes.
 
@@ -78,7 +74,7 @@ def compile_measured(compile_step: Callable[[], Any]) -> tuple[Any, int]:
     Returns:
         The result of `compile_step` and XLA's figure for it in bytes; or None and the
         bytes that the step would need, if XLA refuses to compile it because the device
-        cannot hold it, or `UNKNOWN_BYTES` if it cannot be divided over the devices.
+        cannot hold it.
     """
     compiled, total_bytes = _compile(compile_step)
     return (None if _is_refused(compiled) else compiled), total_bytes
@@ -95,8 +91,6 @@ def _compile(compile_step: Callable[[], Any]) -> tuple[Any, int]:
         compiled = compile_step()
     except jax.errors.JaxRuntimeError as error:
         needed = _refused_bytes(str(error))
-        if needed is None and _has_unnamed_sharding(str(error)):
-            needed = UNKNOWN_BYTES
         if needed is None:
             raise
         return None, needed
@@ -106,15 +100,6 @@ def _compile(compile_step: Callable[[], Any]) -> tuple[Any, int]:
 def _is_refused(compiled: Any) -> bool:
     """Whether a step was compiled only up to its buffers and was refused then."""
     return getattr(compiled, "is_refused", False)
-
-
-def _has_unnamed_sharding(message: str) -> bool:
-    """Whether XLA divided a fenced value in a way that no axis of the mesh names.
-
-    A fence on several CPUs is a call with `custom_partitioning`, which knows shardings by
-    axes alone. XLA divides 4 heads over an axis of 8 devices by 4 and repeats them twice.
-    """
-    return "custom_partitioner" in message and "IndivisibleError" in message
 
 
 def _refused_bytes(message: str) -> int | None:

@@ -512,7 +512,7 @@ OTHER_NUMBERS = {
         "_SMALL_LITERAL",
     },
     "xla.loop_trips": {"_LITERAL_INTEGERS"},
-    "xla.memory_figures": {"UNKNOWN_BYTES", "_SUFFIXES"},
+    "xla.memory_figures": {"_SUFFIXES"},
     "xla.product_flops": {
         "_LIBRARY_CONVOLUTIONS",
         "_PRODUCT_CONTRACTED",

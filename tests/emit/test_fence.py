@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from collectives import collectives
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from steps import QUICK, assert_trees_equal, copied, mlp_arguments, mlp_step
 
@@ -138,3 +139,24 @@ def test_mesh_passes_keys(mesh):
     everywhere = NamedSharding(mesh, PartitionSpec())
     operands = jax.device_put((jax.random.key(1), jnp.ones((8, 2))), everywhere)
     assert_trees_equal(jax.jit(fence)(*operands), [*operands])
+
+
+def test_mesh_keeps_shardings_that_no_axis_names(mesh):
+    """XLA divides two heads over four devices by two, and the rows of a head by two."""
+    x = jax.device_put(jnp.ones((8, 6)), NamedSharding(mesh, PartitionSpec()))
+    columns = NamedSharding(mesh, PartitionSpec(None, "data"))
+    weights = jax.device_put(jnp.arange(6.0 * 32).reshape(6, 32), columns)
+
+    def scores(x, weights, pass_on):
+        [heads] = pass_on((x @ weights).reshape(8, 2, 16))
+        [heads] = pass_on(jnp.tanh(heads))
+        return (heads @ jnp.swapaxes(heads, 1, 2)).sum(0)
+
+    def compiled(pass_on):
+        step = jax.jit(lambda x, weights: scores(x, weights, pass_on))
+        return step.lower(x, weights).compile()
+
+    fenced, plain = compiled(lambda a: fence(a)), compiled(lambda a: [a])
+    assert "coop_fence" in fenced.as_text()
+    assert collectives(fenced) == collectives(plain)
+    np.testing.assert_allclose(fenced(x, weights), plain(x, weights), rtol=1e-6)

@@ -104,19 +104,11 @@ def attention_in_a_scan(w, x):
     return jnp.mean(jax.lax.scan(lambda x, w: (attended(x, w), None), x, w)[0] ** 2)
 
 
-@sgd
-def attention_unrolled(w, x):
-    x = x.reshape(16, -1, WIDTH)
-    for i in range(LAYERS):
-        x = attended(x, jax.tree.map(lambda a, i=i: a[i], w))
-    return jnp.mean(x**2)
-
-
 @pytest.mark.skipif(len(jax.devices()) < 4, reason="needs four devices")
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [attention_in_a_scan, attention_unrolled])
-def test_fewer_heads_than_devices_are_no_error(step):
+def test_fewer_heads_than_devices_are_no_error_in_a_scan():
     """XLA divides two heads over four devices in a way that no axis of the mesh names."""
+    step = attention_in_a_scan
     args = arguments(scanned, (1, 4), is_tensor_parallel=True)
     expected = jax.jit(step)(*args)
     with pytest.raises(InfeasibleBudgetError) as caught:
