@@ -12,11 +12,10 @@ from coop_jax.arena.layout import NO_ARENA
 from coop_jax.arena.stats import ArenaStats, planned_stats, recorded_stats
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.report import Plan, with_loops
-from coop_jax.saved.loops import LoopPlans
 from coop_jax.saved.recipe import Recipe, SavedRecipe
 from coop_jax.search.candidates import Candidate
-from coop_jax.search.loop_search import PlannedLoops
 from coop_jax.search.placements import Placing
+from coop_jax.search.stretches import LoopsOfProgram
 from coop_jax.targets import target_of
 from coop_jax.trace.costs import flops, seconds_again
 
@@ -70,7 +69,7 @@ def end_books_with(compiled: Any, placing: Placing) -> None:
 
 
 def with_planned_loops(
-    plan: Plan, traced: TracedStep, found: PlannedLoops | LoopPlans, num_compilations: int
+    plan: Plan, traced: TracedStep, found: LoopsOfProgram, num_compilations: int
 ) -> Plan:
     """The report of a step with that of its planned loops.
 

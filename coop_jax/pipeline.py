@@ -135,10 +135,12 @@ def fit_step(
         found_loops = loops.best(budget_bytes)
         if found_loops is not None:
             plan = _plan_of_loops(traced, found_loops, budget_bytes, total_bytes)
-            plan = with_planned_loops(plan, traced, found_loops, loops.num_compilations)
+            plan = with_planned_loops(
+                plan, traced, found_loops.loops, loops.num_compilations
+            )
             jitted = traced.jit(found_loops.program)
             fitted = FittedStep(found_loops.compiled, jitted, plan)
-            return saveable(fitted, Recipe(subject, found_loops))
+            return saveable(fitted, Recipe(subject, found_loops.loops))
         works_bytes = loops.least_bytes(works_bytes)
     around, tagged = _around_loops(traced, tagged, loops)
     if begun is None or loops is not None:
@@ -159,7 +161,7 @@ def fit_step(
         again = made_again(around.program, line.inside)
         plan = with_work_inside_readers(fitted.plan, around.program, again)
         fitted = dataclasses.replace(fitted, plan=plan)
-    smallest = None if loops is None else loops.smallest()
+    smallest = None if loops is None else loops.smallest().loops
     if loops is not None and smallest is not None:
         plan = with_planned_loops(fitted.plan, traced, smallest, loops.num_compilations)
         fitted = dataclasses.replace(fitted, plan=plan)
@@ -216,7 +218,7 @@ def loop_search_of(
     kernels = kernel_flops(traced.program)
     search = LoopSearch(
         program,
-        menu_of(program, target),
+        lambda program: menu_of(program, target),
         lambda program: TightBodies(program, target, options, realize),
         unmodified_bytes,
         traced.num_devices(),
@@ -272,9 +274,10 @@ def fit_smallest(
     subject = Subject.of(traced, planner, XLA_PLACES)
     if loops is None:
         return saveable(fitted, Recipe(subject, None, found.candidate))
-    plan = with_planned_loops(fitted.plan, traced, loops.smallest(), loops.num_compilations)
+    smallest = loops.smallest().loops
+    plan = with_planned_loops(fitted.plan, traced, smallest, loops.num_compilations)
     fitted = dataclasses.replace(fitted, plan=plan)
-    return saveable(fitted, Recipe(subject, loops.smallest(), found.candidate))
+    return saveable(fitted, Recipe(subject, smallest, found.candidate))
 
 
 def problem_of(

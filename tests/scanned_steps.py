@@ -145,6 +145,50 @@ def nested() -> Step:
     return descent(loss, weights(), normal(BATCH, WIDTH))
 
 
+def stacked_recurrent(
+    layers: int = 3, length: int = 8, wrap: Callable = lambda body: body
+) -> Step:
+    """Gated layers over time in a scan over layers; sequences end at their lengths."""
+
+    def loss(w, inputs, lengths):
+        mask = jnp.arange(length)[:, None] < lengths
+
+        def body(inputs, w):
+            def cell(state, entry):
+                x, is_inside = entry
+                now = jnp.concatenate([x, state], -1) @ w
+                now = jnp.tanh(now[:, :WIDTH]) * jax.nn.sigmoid(now[:, WIDTH:])
+                state = jnp.where(is_inside[:, None], now, state)
+                return state, state
+
+            zeros = jnp.zeros(inputs.shape[1:])
+            return inputs + lax.scan(wrap(cell), zeros, (jnp.sin(inputs), mask))[1], None
+
+        return jnp.mean(lax.scan(wrap(body), inputs, w)[0] ** 2)
+
+    w = normal(layers, 2 * WIDTH, 2 * WIDTH)
+    return descent(loss, w, normal(length, BATCH, WIDTH), 1 + jnp.arange(BATCH) % length)
+
+
+def nested_checkpoints(batch: int = BATCH) -> Step:
+    """Three loops, one in the other, as `nn.remat_scan` writes them, of two iterations."""
+
+    def loss(w, x):
+        def inner(x, w):
+            return lax.scan(lambda x, w: (layer(x, w), None), x, w)
+
+        @jax.checkpoint
+        def middle(x, w):
+            return lax.scan(jax.checkpoint(inner), x, w)
+
+        return jnp.mean(lax.scan(middle, x, w)[0] ** 2)
+
+    def divided(stack):
+        return stack.reshape(2, 2, 2, *stack.shape[1:])
+
+    return descent(loss, jax.tree.map(divided, weights(8)), normal(batch, WIDTH))
+
+
 def accumulated(count: int = 4) -> Step:
     """Gradients are accumulated over microbatches."""
 
@@ -222,6 +266,8 @@ STEPS: dict[str, tuple[Callable[[], Step], int]] = {
     "dropout": (dropout, 1),
     "stacked keys": (stacked_keys, 1),
     "nested": (nested, 1),
+    "recurrent layers": (stacked_recurrent, 1),
+    "nested checkpoints": (nested_checkpoints, 1),
     "accumulated": (accumulated, 1),
     "two loops": (two_loops, 2),
     "branches": (branches, 1),

@@ -193,13 +193,19 @@ class SizedStep:
 
 def _ends_of_loops(program: Program, target: Target) -> Iterator[Program]:
     """The program with the fewest bytes kept by its loops, without groups and with them."""
-    program = with_broadcasts_inside(program)
+    yield from _ends_inside(with_broadcasts_inside(program), target)
+
+
+def _ends_inside(program: Program, target: Target) -> Iterator[Program]:
+    """The same of a program in which the pairs around its loops are planned."""
     menu = menu_of(program, target)
     if not menu.choices:
         yield program
         return
     for _, saved_bytes in menu.stretches:
-        yield with_planned_pairs(program, menu.saving(saved_bytes))
+        yield from _ends_inside(
+            with_planned_pairs(program, menu.saving(saved_bytes)), target
+        )
 
 
 def _least_pool_bytes(program: Program, target: Target, alignment: int) -> int:

@@ -35,7 +35,8 @@ class Iteration:
         backward_results: those of the backward loop.
         forward_seconds: modelled time of the forward body.
         bytes_if_kept: by input of the forward body, the bytes per iteration that it takes
-            to have it in the backward body: 0 for what lies there anyway.
+            to have it in the backward body: 0 for what lies there anyway, one less than its
+            size for an entry of a stack that the loop reads.
     """
 
     pair: LoopPair
@@ -168,6 +169,9 @@ def _bytes_if_kept(pair: LoopPair, outlive: set[Any]) -> dict[Any, int]:
     read = {v for v in backward.stacks_read if not isinstance(v, Literal)}
     for stack, var in zip(forward.stacks_read, forward.body_entries, strict=True):
         is_free = isinstance(stack, Literal) or stack in read or stack in outlive
-        cost[var] = 0 if is_free else aval_bytes(var.aval)
+        size = aval_bytes(var.aval)
+        # The stack lies there while the forward loop runs: of two choices of as many bytes
+        # the better one keeps it, and stacks nothing instead.
+        cost[var] = 0 if is_free else size - (size > 1)
     cost |= {var: aval_bytes(var.aval) for var in forward.body_carry}
     return cost

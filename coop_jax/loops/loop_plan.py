@@ -68,6 +68,8 @@ class LoopPlan:
         live_bytes: bytes alive at once in an iteration whose body is planned, beside its
             operands; None where only `parts` are.
         recomputations: what an iteration evaluates again for that, most operations first.
+        num_runs: how often a loop with `parts` runs in a step: more than once inside of
+            another loop.
     """
 
     source: str
@@ -75,6 +77,7 @@ class LoopPlan:
     parts: tuple[IterationsPlan, ...]
     live_bytes: int | None = None
     recomputations: tuple[Recomputation, ...] = ()
+    num_runs: int = 1
 
 
 def loop_plan(planned: PlannedPair) -> LoopPlan:
@@ -83,7 +86,8 @@ def loop_plan(planned: PlannedPair) -> LoopPlan:
     parts = [_iterations_plan(planned.iteration, part) for part in planned.parts]
     if forward.is_reversed:
         parts.reverse()
-    return LoopPlan(_compat.source_line(forward.eqn), forward.length, tuple(parts))
+    source = _compat.source_line(forward.eqn)
+    return LoopPlan(source, forward.length, tuple(parts), num_runs=planned.num_runs)
 
 
 def body_plan(
@@ -167,7 +171,8 @@ def recomputation_lines(items: Sequence[Recomputation], indent: str) -> list[str
 
 def loop_lines(loop: LoopPlan) -> list[str]:
     """A planned loop as lines of a report."""
-    lines = [f"  loop of {loop.length} iterations at {loop.source}"]
+    runs = f", run {loop.num_runs} times" if loop.num_runs > 1 else ""
+    lines = [f"  loop of {loop.length} iterations at {loop.source}{runs}"]
     for part in loop.parts:
         lines.append(
             f"    iterations {part.first}-{part.last} keep "

@@ -12,6 +12,7 @@ from coop_jax.loops.choices import Choices
 from coop_jax.loops.frontier import frontier
 from coop_jax.loops.iteration import Iteration
 from coop_jax.loops.loop import Loop
+from coop_jax.loops.marks import is_planned
 from coop_jax.loops.pairs import find_pairs, is_plannable
 from coop_jax.loops.parts import PlannedPair
 from coop_jax.targets import Target
@@ -58,6 +59,11 @@ class Menu:
         return stretches
 
     @property
+    def first_bytes(self) -> int:
+        """Bytes that the first plan of the path keeps."""
+        return sum(pair.kept_bytes for pair in self.saving(0))
+
+    @property
     def bytes_as_written(self) -> int:
         """Bytes of the residuals of all pairs as they are written."""
         return sum(each.bytes_as_written for each in self.choices)
@@ -102,7 +108,11 @@ def _steps(pair: int, choices: Choices) -> Iterator[_Step]:
 
 
 def menu_of(program: Program, target: Target) -> Menu:
-    """The menu of a program on a target; empty if it has no pair of loops."""
+    """The menu of a program on a target; empty if it has no pair of loops to plan.
+
+    In a program with planned pairs these are the pairs in the bodies of its planned loops:
+    those of a loop that is run again, and its gradient.
+    """
     return Menu(
         [
             Choices(iteration, tuple(frontier(iteration, target)), path, num_runs)
@@ -114,9 +124,9 @@ def menu_of(program: Program, target: Target) -> Menu:
 def iterations_of(
     program: Program, target: Target, path: tuple[int, ...] = (), num_runs: int = 1
 ) -> Iterator[tuple[Iteration, tuple[int, ...], int]]:
-    """The iterations of the pairs of a program, and of those in the bodies of its other
-    loops, each with `path` and `num_runs` as of `Choices`."""
-    pairs = find_pairs(program)
+    """The iterations of the pairs of a program that are not planned yet, and of those in
+    the bodies of its other loops, each with `path` and `num_runs` as of `Choices`."""
+    pairs = [p for p in find_pairs(program) if not is_planned(p.forward.eqn)]
     for pair in pairs:
         outliving = _outliving(program, pair.backward_index)
         yield Iteration.of(pair, outliving, target), path, num_runs

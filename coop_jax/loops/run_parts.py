@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from coop_jax.loops.loop import Loop
+from coop_jax.loops.marks import loops_of_group, planned_loops
 from coop_jax.loops.part_body import PartBody
 from coop_jax.loops.parts import Part
 
@@ -34,9 +35,10 @@ def run_parts(
         What is carried, the stacks of all iterations that the loop writes, and for every
         part the stacks of its `own_out`.
     """
-    if len(parts) == 1 and parts[0].group == 1:
-        return run_whole(loop, bodies[0], given, init, own[0])
-    return _run_several(loop, parts, bodies, given, list(init), own)
+    with planned_loops():
+        if len(parts) == 1 and parts[0].group == 1:
+            return run_whole(loop, bodies[0], given, init, own[0])
+        return _run_several(loop, parts, bodies, given, list(init), own)
 
 
 def run_whole(
@@ -96,7 +98,10 @@ def _run_groups(loop, part, body, given, state, own) -> tuple[Any, list[Any]]:
     """
 
     def group(state, read):
-        first, start = read
+        with loops_of_group():
+            return one_group(state, *read)
+
+    def one_group(state, first, start):
         indices = first + jnp.arange(part.group, dtype=jnp.int32)
         before, kept = list(state[0]), []
         if body.again is not None:

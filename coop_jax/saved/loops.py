@@ -1,8 +1,8 @@
 """Loops of a file: the plans of a step's loops as JSON, and back.
 
 A file names the pairs of loops by their places, the values that an iteration keeps and the
-equations that it runs again; and the bodies that are planned for fewer bytes, each a
-straight line.
+equations that it runs again, one list of pairs for the step and one for each level inside
+of its planned loops; and the bodies that are planned for fewer bytes, each a straight line.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from coop_jax.saved.document import Node, PlanFault
 from coop_jax.saved.fingerprint import Names, digest, texts_of
 from coop_jax.saved.straight_line import StraightLine, line_contents, line_of
 from coop_jax.search.placements import XlaPlacement
+from coop_jax.search.stretches import LoopsOfProgram
 from coop_jax.search.tight_bodies import TightBody, may_be_tight, named_loop
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program, reads, writes
@@ -33,51 +34,30 @@ _PART_KEYS = ("start", "count", "group", "kept", "again")
 _MOST = 2**31 - 1
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class LoopPlans:
-    """The plans of a step's loops, and the program that has them.
-
-    Attributes:
-        planned: the pairs.
-        tightened, bodies: as of `loop_search.PlannedLoops`.
-        program: the program.
-    """
-
-    planned: tuple[PlannedPair, ...]
-    tightened: tuple[int, ...]
-    bodies: tuple[TightBody, ...]
-    program: Program
-
-
-def loops_contents(
-    pairs: Sequence[PlannedPair],
-    tightened: Sequence[int],
-    bodies: Sequence[TightBody],
-    program: Program,
-) -> dict[str, Any]:
-    """The plans of loops as a part of a document; arguments as of `LoopPlans`.
+def loops_contents(loops: LoopsOfProgram) -> dict[str, Any]:
+    """The plans of loops as a part of a document.
 
     Bodies and what is around the loops are planned in programs that JAX traces anew: a
     file has the digest of the last one.
     """
     return {
-        "pairs": [_pair_contents(pair) for pair in pairs],
-        "tightened": list(tightened),
+        "pairs": [[_pair_contents(pair) for pair in level] for level in loops.levels],
+        "tightened": list(loops.tightened),
         "bodies": [
             {
                 "path": list(body.path),
                 "line": _compat.source_line(body.eqn),
                 "plan": line_contents(StraightLine(body.graph, body.schedule)),
             }
-            for body in bodies
+            for body in loops.bodies
         ],
-        "program": digest(texts_of(program)),
+        "program": digest(texts_of(loops.program)),
     }
 
 
 def loops_of(
     node: Node, program: Program, target: Target, placement: XlaPlacement
-) -> LoopPlans:
+) -> LoopsOfProgram:
     """The plans of a document, for a program that is that of the file.
 
     Arguments:
@@ -91,18 +71,11 @@ def loops_of(
         "pairs", "tightened", "bodies", "program"
     )
     program = with_broadcasts_inside(program)
-    found = {
-        (path, it.pair.forward_index, it.pair.backward_index): (it, path, num_runs)
-        for it, path, num_runs in iterations_of(program, target)
-    }
-    pairs = {}
-    for item in pairs_node.items():
-        pair = _pair_of(item, found, target)
-        key = pair.path, pair.iteration.pair.forward_index
-        if key in pairs:
-            raise item.fault("a pair of loops that occurs once")
-        pairs[key] = pair
-    program = with_planned_pairs(program, list(pairs.values()))
+    levels = []
+    for level in pairs_node.items():
+        planned = _level_of(level, program, target)
+        levels.append(planned)
+        program = with_planned_pairs(program, planned)
     bodies = _Bodies(bodies_node, target, placement)
     tightened = [n.number(0, _MOST) for n in tightened_node.items()]
     eqns = list(program.eqns)
@@ -117,9 +90,7 @@ def loops_of(
             "Its loops, as this version of JAX and coop_jax writes them, are not those "
             "that it was made with"
         )
-    return LoopPlans(
-        tuple(pairs.values()), tuple(tightened), tuple(bodies.planned), program
-    )
+    return LoopsOfProgram(tuple(levels), tuple(bodies.planned), tuple(tightened), program)
 
 
 def _names(iteration: Iteration) -> Names:
@@ -148,6 +119,22 @@ def _pair_contents(planned: PlannedPair) -> dict[str, Any]:
         "line": _compat.source_line(pair.forward.eqn),
         "parts": parts,
     }
+
+
+def _level_of(node: Node, program: Program, target: Target) -> tuple[PlannedPair, ...]:
+    """The planned pairs of a program in which those of the levels before are planned."""
+    found = {
+        (path, it.pair.forward_index, it.pair.backward_index): (it, path, num_runs)
+        for it, path, num_runs in iterations_of(program, target)
+    }
+    pairs = {}
+    for item in node.items():
+        pair = _pair_of(item, found, target)
+        key = pair.path, pair.iteration.pair.forward_index
+        if key in pairs:
+            raise item.fault("a pair of loops that occurs once")
+        pairs[key] = pair
+    return tuple(pairs.values())
 
 
 def _in_order(name: str) -> tuple[int, str]:

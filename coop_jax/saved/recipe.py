@@ -24,12 +24,12 @@ from coop_jax.graph.stored_values import StoredValues
 from coop_jax.saved.document import Node, PlanFault, contents_of, text_of
 from coop_jax.saved.fingerprint import digest, texts_of
 from coop_jax.saved.inside_readers import inside_contents, inside_of
-from coop_jax.saved.loops import LoopPlans, loops_contents, loops_of
+from coop_jax.saved.loops import loops_contents, loops_of
 from coop_jax.saved.straight_line import StraightLine, check_halved, line_contents, line_of
 from coop_jax.saved.subject import Subject
 from coop_jax.search.candidates import Candidate
-from coop_jax.search.loop_search import PlannedLoops
 from coop_jax.search.placements import XlaPlacement
+from coop_jax.search.stretches import LoopsOfProgram
 from coop_jax.targets import target_of
 from coop_jax.trace.program import Program
 
@@ -54,7 +54,7 @@ class Recipe:
     """
 
     subject: Subject
-    loops: PlannedLoops | None = None
+    loops: LoopsOfProgram | None = None
     candidate: Candidate | None = None
     inside: InsideReaders | None = None
 
@@ -92,10 +92,7 @@ class Recipe:
         return text_of(contents)
 
     def _loops_contents(self) -> dict[str, Any] | None:
-        found = self.loops
-        if found is None:
-            return None
-        return loops_contents(found.planned, found.tightened, found.bodies, found.program)
+        return None if self.loops is None else loops_contents(self.loops)
 
     def _line_contents(self) -> dict[str, Any] | None:
         chosen = self.candidate
@@ -133,7 +130,7 @@ class Rebuilt:
     """
 
     figures: dict[str, int]
-    loops: LoopPlans | None
+    loops: LoopsOfProgram | None
     candidate: Candidate | None
     inside: InsideReaders | None = None
 

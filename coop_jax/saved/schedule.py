@@ -27,6 +27,8 @@ _KEYS = (
 )
 # The core adds offsets and sizes: such numbers stay far from 2**63.
 _MOST = 2**60
+# More the core refuses: sums of sizes that are rounded up to it must not overflow.
+_MOST_ALIGNMENT = 2**30
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,7 +119,7 @@ def _table(node: Node, width: int) -> np.ndarray:
 
 
 def _power_of_two(node: Node) -> int:
-    number = node.number(1, _MOST)
+    number = node.number(1, _MOST_ALIGNMENT)
     if number & (number - 1):
         raise node.fault("a power of two")
     return number

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from coop_jax.base import _compat
 from coop_jax.base.options import PlanOptions
 from coop_jax.emit.segments import Segment
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.graph.stored_values import from_rules
-from coop_jax.loops import run_parts
 from coop_jax.loops.loop import Loop
+from coop_jax.loops.marks import is_of_group
 from coop_jax.loops.pairs import is_plannable
 from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.planner import least_recomputation, smallest_of, unconstrained
@@ -29,7 +27,6 @@ from coop_jax.search.problem import graphs_of
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program
 
-_OURS = f"{pathlib.Path(run_parts.__file__).name}:"  # Of a source line.
 Realize = Callable[[StepGraph, AnySchedule], Realization]
 
 
@@ -124,13 +121,12 @@ def may_be_tight(eqn: Any) -> bool:
 
 
 def named_loop(eqn: Any, around: Any) -> Any:
-    """The loop that reports name: the equation's, or for one of ours that around it.
+    """The loop that reports name: the equation's, or for that of a group the one around it.
 
     Arguments:
         around: the loop that has it in its body; None: there is none.
     """
-    is_ours = _compat.source_line(eqn).startswith(_OURS)
-    return around if is_ours and around is not None else eqn
+    return around if is_of_group(eqn) and around is not None else eqn
 
 
 class _Body:

@@ -12,11 +12,15 @@ import numpy as np
 from coop_jax.base import _compat
 from coop_jax.base._compat import DropVar, Literal
 from coop_jax.loops.loop import Loop
+from coop_jax.trace.inline import CHECKPOINTS
 
 
 def evaluate(closed: Any, args: list[Any]) -> list[Any]:
     """The results of a closed jaxpr."""
-    jaxpr, consts = _compat.open_jaxpr(closed)
+    return _evaluated(*_compat.open_jaxpr(closed), args)
+
+
+def _evaluated(jaxpr: Any, consts: Any, args: list[Any]) -> list[Any]:
     env = dict(zip(jaxpr.constvars, consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
 
@@ -39,6 +43,10 @@ def _results(eqn: Any, values: list[Any]) -> list[Any]:
         return evaluate(eqn.params["branches"][int(values[0])], values[1:])
     if name in ("jit", "pjit"):
         return evaluate(eqn.params["jaxpr"], values)
+    if name == "closed_call":
+        return evaluate(eqn.params["call_jaxpr"], values)
+    if name in CHECKPOINTS:
+        return _evaluated(eqn.params["jaxpr"], (), values)
     results = eqn.primitive.bind(*values, **eqn.params)
     return list(results) if eqn.primitive.multiple_results else [results]
 

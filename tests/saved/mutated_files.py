@@ -45,25 +45,25 @@ def _change(contents: Any, random: np.random.Generator) -> None:
     root = contents.get(part)
     if not isinstance(root, dict | list):  # There is none, or it was replaced before.
         root = contents
-    places = list(_places(root))
-    if not places:
+    found = list(places(root))
+    if not found:
         return
     # A kind of place first: rows of tables are most of them.
-    kinds = sorted({kind for kind, _, _ in places})
+    kinds = sorted({kind for kind, _, _ in found})
     kind = kinds[random.integers(len(kinds))]
-    chosen = [place for place in places if place[0] == kind]
+    chosen = [place for place in found if place[0] == kind]
     _, holder, key = chosen[random.integers(len(chosen))]
     _replace(holder, key, random)
 
 
-def _places(value: Any, kind: str = "") -> Iterator[tuple[str, Any, Any]]:
+def places(value: Any, kind: str = "") -> Iterator[tuple[str, Any, Any]]:
     """The places in a document: the names on the way to them, the holder and the key."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in items:
         name = f"{kind}.{key}" if isinstance(value, dict) else f"{kind}[]"
         yield name, value, key
         if isinstance(item, dict | list):
-            yield from _places(item, name)
+            yield from places(item, name)
 
 
 def _replace(holder: Any, key: Any, random: np.random.Generator) -> None:

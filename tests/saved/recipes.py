@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,15 +13,14 @@ from coop_jax.emit.hints import NO_HINTS
 from coop_jax.emit.inside_readers import inside_readers, with_inside_readers
 from coop_jax.graph.stored_values import from_rules
 from coop_jax.loops.broadcasts_inside import with_broadcasts_inside
-from coop_jax.loops.emission import with_planned_pairs
 from coop_jax.loops.menu import menu_of
 from coop_jax.plan.planner import plan_pool, planner_options, smallest_pool, unconstrained
 from coop_jax.saved.recipe import FIGURES, Recipe
 from coop_jax.saved.subject import Subject
 from coop_jax.search.candidates import Candidate
-from coop_jax.search.loop_search import PlannedLoops
 from coop_jax.search.placements import XLA_PLACES, XlaPlacement
 from coop_jax.search.problem import graphs_of
+from coop_jax.search.stretches import stretches
 from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.targets import target_of
 
@@ -78,27 +78,28 @@ def plans_of_loops(subject: Subject, *, is_tight: bool = False) -> Iterator[Reci
     """Plans of a step's loops: half way on each stretch of the path and at its end.
 
     Arguments:
-        is_tight: those at the end also with bodies as tight as they can be.
+        is_tight: also with bodies as tight as they can be.
     """
     target = target_of(subject.device)
     options = planner_options(QUICK, target.alignment_bytes)
-    program = with_broadcasts_inside(subject.program)
-    menu = menu_of(program, target)
     realize = XlaPlacement(subject.backend, NO_HINTS).realize
-    for low, high in menu.stretches:
-        for saved_bytes in {(low + high) // 2, high}:
-            pairs = tuple(menu.saving(saved_bytes))
-            planned = with_planned_pairs(program, pairs)
-            yield Recipe(subject, _loops(pairs, planned))
-        if not is_tight:
-            continue
-        bodies = TightBodies(planned, target, options, realize)
-        most = bodies.most_saved_bytes
-        tight, inside = bodies.saving(most)
-        yield Recipe(subject, _loops(pairs, tight, inside, bodies.places(most)))
 
+    def bodies_of(program):
+        eqns = program.eqns if is_tight else ()
+        program = dataclasses.replace(program, eqns=eqns)
+        return TightBodies(program, target, options, realize)
 
-def _loops(pairs, program, bodies=(), tightened=()) -> PlannedLoops:
-    return PlannedLoops(
-        pairs, bodies, program, 0, 0, None, 0, lambda compiled: None, tightened
-    )
+    program = with_broadcasts_inside(subject.program)
+    for stretch in stretches(
+        *(program, menu_of(program, target)),
+        *(
+            lambda inner: menu_of(inner, target),
+            bodies_of,
+            lambda saved_bytes: saved_bytes > 0,
+        ),
+    ):
+        places = {stretch.high}
+        if stretch.menu is not None:
+            places.add((stretch.low + stretch.high) // 2)
+        for at in places:
+            yield Recipe(subject, stretch.plan(at)[0])

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 import scanned_steps
 from saved import recipes
+from saved.mutated_files import places
 from steps import TARGET, mlp_arguments, mlp_step
 
 from coop_jax.graph.step_graph import build_graph
@@ -43,7 +44,7 @@ def fault(case, change):
 
 
 def of_part(**values):
-    return lambda contents: contents["loops"]["pairs"][0]["parts"][0].update(values)
+    return lambda contents: contents["loops"]["pairs"][0][0]["parts"][0].update(values)
 
 
 def test_faults_of_straight_lines():
@@ -100,7 +101,7 @@ def gelu_step(weights, x):
 
 def test_faults_of_loops():
     def other_pair(contents):
-        contents["loops"]["pairs"][0]["backward"] = 999
+        contents["loops"]["pairs"][0][0]["backward"] = 999
 
     def other_program(contents):
         contents["loops"]["program"] = ""
@@ -109,7 +110,7 @@ def test_faults_of_loops():
         contents["loops"]["bodies"] = [{"path": [0], "line": "", "plan": None}]
 
     def no_parts(contents):
-        contents["loops"]["pairs"][0]["parts"] = []
+        contents["loops"]["pairs"][0][0]["parts"] = []
 
     assert "which are no forward loop and its backward loop" in fault(loops, other_pair)
     assert "Its loops, as this version of JAX and coop_jax writes them, are not" in fault(
@@ -117,11 +118,38 @@ def test_faults_of_loops():
     )
     assert "is of a loop at [0], which is none" in fault(loops, other_body)
     missing = fault(loops, of_part(kept=[], again=[]))
-    assert "`loops.pairs[0].parts[0]` neither keeps " in missing
+    assert "`loops.pairs[0][0].parts[0]` neither keeps " in missing
     assert "nor makes it again, and the backward loop needs it" in missing
     assert "and neither keeps that nor makes it again" in fault(loops, of_part(kept=[]))
     assert "must be iterations that follow those before" in fault(loops, of_part(start=1))
     assert "must be parts of all 4 iterations" in fault(loops, no_parts)
+
+
+EXTREMES = (-(2**63), -1, 0, 2**30, 2**31, 2**60, 2**61, 2**63 - 1)
+
+
+@pytest.mark.parametrize("case", [straight_line, loops])
+def test_no_number_is_too_large_or_too_small_to_be_refused_by_name(case):
+    """Powers of two, as an alignment has to be one."""
+    subject, contents = case()
+    contents = copy.deepcopy(contents)
+    one_of_each = {
+        kind: (holder, key)
+        for kind, holder, key in places(contents)
+        if type(holder[key]) is int
+    }
+    assert len(one_of_each) > 5
+    num_refused = 0
+    for holder, key in one_of_each.values():
+        number = holder[key]
+        for holder[key] in EXTREMES:
+            try:
+                rebuilt(contents, subject)
+            except PlanFault:
+                num_refused += 1
+        holder[key] = number
+    assert num_refused > 4 * len(one_of_each)
+    assert rebuilt(contents, subject) is not None
 
 
 def test_values_that_xla_does_not_round_are_not_kept_rounded():

@@ -9,6 +9,9 @@ from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.problem import Problem
 from coop_jax.xla.memory_figures import memory_figures
 
+# The searches for plans are short: what is tested is what is made of their plans.
+QUICK = PlanOptions(search_effort=100_000)
+
 
 @pytest.fixture(scope="module")
 def made():
@@ -22,7 +25,7 @@ def search(made, compile_program=None, figures_shift=0, options=None):
     lines = []
     problem = Problem(
         [graph],
-        PlanOptions() if options is None else options,
+        QUICK if options is None else options,
         figures.fixed_bytes + figures_shift,
         xla_placement(step.program, "cpu"),
         compile_program or step.compile,
@@ -45,7 +48,7 @@ def test_the_accepted_step_keeps_the_budget(made, percent):
 def test_what_is_expected_to_miss_is_not_compiled(made, percent):
     budget = made[2].total_bytes * percent // 100
     compiled = []
-    found, lines = search(made, options=planner_options("search", 64))
+    found, lines = search(made, options=planner_options(QUICK, 64))
     candidate_of = found.problem.candidate
 
     def candidate(*plan, **options):

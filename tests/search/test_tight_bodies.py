@@ -18,6 +18,7 @@ from coop_jax.targets import target_of
 from coop_jax.xla.memory_figures import memory_figures
 
 LAYERS, WIDTH, BATCH, STEPS = 5, 32, 512, 3
+QUICK = coop_jax.PlanOptions(search_effort=100_000)
 
 
 def loss(weights, x, key=None):
@@ -117,7 +118,7 @@ def bytes_of(step):
 )
 def test_bodies_of_unpaired_loops_are_planned(step):
     expected, as_written = jax.jit(step)(*arguments()), bytes_of(step)
-    planned = remat_train_step(step, budget="75%")
+    planned = remat_train_step(step, budget="75%", planner=QUICK)
     plan = planned.plan(*arguments())
     assert plan.measured_bytes <= 0.75 * as_written
     assert plan.loops[-1].live_bytes > 0
@@ -145,7 +146,7 @@ def test_the_smallest_budget_that_is_named_works():
 def tight_bodies(step, *args):
     traced = TracedStep.trace(step, {}, args, {})
     target = target_of(traced.device())
-    options = planner_options("search", target.alignment_bytes)
+    options = planner_options(QUICK, target.alignment_bytes)
     realize = XlaPlacement(traced.backend, NO_HINTS).realize
     bodies = TightBodies(traced.program, target, options, realize)
     return traced.program, bodies
@@ -222,7 +223,7 @@ def test_little_work_in_a_loop_with_fences():
 
 
 def test_the_report_says_what_runs_again_inside_of_an_iteration():
-    text = str(remat_train_step(trained, budget="75%").plan(*arguments()))
+    text = str(remat_train_step(trained, budget="75%", planner=QUICK).plan(*arguments()))
     assert f"loop of {STEPS} iterations at test_tight_bodies.py" in text
     assert "an iteration has " in text
     assert "and each evaluates again, to have no more" in text

@@ -1,0 +1,172 @@
+"""Stretches: the plans of a step's loops in the order in which a search tries them.
+
+First the pairs of loops of the step, without groups and then with them. At the end of each
+such stretch a loop that is run again in the body of another makes a pair with its gradient
+there: these are planned next, where that may save enough, and so on inwards. At the end of
+all comes what the loops' bodies need at once (`search.tight_bodies`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from coop_jax.loops.emission import with_planned_pairs
+from coop_jax.loops.menu import Menu
+from coop_jax.loops.parts import PlannedPair
+from coop_jax.plan.planner import key_of
+from coop_jax.search.tight_bodies import TightBodies, TightBody
+from coop_jax.trace.program import Program
+
+Levels = tuple[tuple[PlannedPair, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LoopsOfProgram:
+    """A program with the plans of its loops.
+
+    Attributes:
+        levels: the planned pairs: those of the step, then those in the bodies of their
+            loops, as the program with the pairs before has them, and so on.
+        bodies: the bodies of loops that are planned for fewer bytes.
+        tightened: the places of the loops whose bodies were planned, in the program with
+            the pairs.
+        program: the program.
+    """
+
+    levels: Levels
+    bodies: tuple[TightBody, ...]
+    tightened: tuple[int, ...]
+    program: Program
+
+    @property
+    def planned(self) -> tuple[PlannedPair, ...]:
+        """The pairs of all levels."""
+        return tuple(pair for level in self.levels for pair in level)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stretch:
+    """Plans between two numbers of saved bytes, on one device or several together.
+
+    Attributes:
+        low, high: of the first and of the last plan.
+        base: the program that it plans loops of, with those that are planned before.
+        base_bytes: bytes that the first plan of its menu, or its bodies as they are, save.
+        menu: the plans of the pairs; None: bodies are planned.
+        bodies: the bodies; None: pairs are planned.
+    """
+
+    low: int
+    high: int
+    base: LoopsOfProgram
+    base_bytes: int
+    menu: Menu | None = None
+    bodies: TightBodies | None = None
+
+    def goes_on_from(self, other: Stretch) -> bool:
+        """Whether it plans more of the loops of the last plan of the one before it."""
+        return len(self.base.levels) > len(other.base.levels)
+
+    def plan(self, at: int) -> tuple[LoopsOfProgram, int, tuple[bytes, ...]]:
+        """The plan at a number of saved bytes.
+
+        Returns:
+            The plan; the bytes that it saves; what tells the plans of bodies apart that are
+            made for the same pairs.
+        """
+        wanted = at - self.base_bytes
+        if self.menu is not None:
+            pairs = tuple(self.menu.saving(wanted))
+            program = with_planned_pairs(self.base.program, pairs)
+            levels = (*self.base.levels, pairs)
+            saved_bytes = (
+                self.base_bytes
+                + self.menu.first_bytes
+                - sum(pair.kept_bytes for pair in pairs)
+            )
+            return LoopsOfProgram(levels, (), (), program), saved_bytes, ()
+        assert self.bodies is not None, "a stretch is of pairs or of bodies"
+        program, bodies = self.bodies.saving(wanted)
+        places = self.bodies.places(wanted)
+        keys = tuple(key_of(body.graph, body.schedule) for body in bodies)
+        return LoopsOfProgram(self.base.levels, bodies, places, program), at, keys
+
+
+def stretches(
+    program: Program,
+    menu: Menu,
+    menu_of: Callable[[Program], Menu],
+    bodies_of: Callable[[Program], TightBodies],
+    is_worth: Callable[[int], bool],
+) -> Iterator[Stretch]:
+    """The stretches of a program's loops, made as they are asked for.
+
+    Arguments:
+        program, menu: the program, and the plans of its pairs.
+        menu_of: makes the plans of the pairs of a program that are not planned.
+        bodies_of: makes the bodies that can be planned of a program.
+        is_worth: whether it is worth a compilation to save so many bytes, by what is
+            known when it is asked.
+    """
+    base = LoopsOfProgram((), (), (), program)
+    if menu.choices:
+        yield from _of_pairs(base, 0, menu, menu_of, bodies_of, is_worth)
+    else:
+        yield from _of_bodies(base, 0, bodies_of, is_worth)
+
+
+def _of_pairs(
+    base: LoopsOfProgram,
+    base_bytes: int,
+    menu: Menu,
+    menu_of: Callable[[Program], Menu],
+    bodies_of: Callable[[Program], TightBodies],
+    is_worth: Callable[[int], bool],
+) -> Iterator[Stretch]:
+    """The stretches of a menu, each with those inside of its last plan."""
+    for low, high in menu.stretches:
+        stretch = Stretch(base_bytes + low, base_bytes + high, base, base_bytes, menu)
+        yield stretch
+        last, saved_bytes, _ = stretch.plan(stretch.high)
+        inside = _inside(last, saved_bytes, menu_of, is_worth)
+        if inside is None:
+            yield from _of_bodies(last, saved_bytes, bodies_of, is_worth)
+        else:
+            yield from _of_pairs(*inside, menu_of, bodies_of, is_worth)
+
+
+def _inside(
+    base: LoopsOfProgram,
+    base_bytes: int,
+    menu_of: Callable[[Program], Menu],
+    is_worth: Callable[[int], bool],
+) -> tuple[LoopsOfProgram, int, Menu] | None:
+    """The outermost level inside of the planned loops that is worth it; the levels around
+    it, which are not, keep the fewest bytes without groups. None: no level is.
+
+    Returns:
+        What is planned before, the bytes that the first plan of the level saves, its menu.
+    """
+    while (menu := menu_of(base.program)).choices:
+        further_bytes = menu.bytes_as_written - menu.first_bytes
+        base_bytes += further_bytes
+        if is_worth(further_bytes + menu.most_saved_bytes):
+            return base, base_bytes, menu
+        low, high = menu.stretches[0]
+        around = Stretch(base_bytes + low, base_bytes + high, base, base_bytes, menu)
+        base, base_bytes, _ = around.plan(around.high)
+    return None
+
+
+def _of_bodies(
+    base: LoopsOfProgram,
+    base_bytes: int,
+    bodies_of: Callable[[Program], TightBodies],
+    is_worth: Callable[[int], bool],
+) -> Iterator[Stretch]:
+    """The stretch of a program's bodies, if planning them may save enough."""
+    bodies = bodies_of(base.program)
+    if is_worth(bodies.largest_pool_bytes) and is_worth(bodies.most_saved_bytes):
+        most = base_bytes + bodies.most_saved_bytes
+        yield Stretch(base_bytes + 1, most, base, base_bytes, bodies=bodies)
