@@ -44,6 +44,9 @@ constexpr double kContinuePartOfSeconds = 0.9;
 // too: on the steps of large networks that takes long and has found nothing.
 constexpr OpIdx kMostOpsToGoOn = 2'000;
 
+// Up to here less effort is tried near the bound, too.
+constexpr OpIdx kMostOpsNearBound = 1'000;
+
 // Parts of the effort that the search is tried with as well; 0: with none.
 constexpr int64_t kLessEffort[] = {4, 16, 0};
 
@@ -74,6 +77,7 @@ class SearchPlanner {
     if (IsFarFromBest() && !deadline_.IsOver()) {
       if (graph_.num_ops() <= kMostOpsToGoOn) search_.SearchEarly();
       search_.SearchBelow();
+      search_.Negotiate();
       Offer(search_.best());
     }
     std::optional<Schedule> online = BestOnline();
@@ -91,7 +95,10 @@ class SearchPlanner {
       search_.Continue(Deadline(SecondsToContinue()), best_ ? Bound() : 0);
       Offer(search_.best());
     }
-    if (!is_within_another_ && IsAboveBound()) OfferWithLessEffort();
+    const bool is_small = graph_.num_ops() <= kMostOpsNearBound;
+    if (!is_within_another_ && IsAboveBound(is_small ? kRounding : kNearBound)) {
+      OfferWithLessEffort();
+    }
     if (!best_) return *failure_;
     if (!IsWithinLimit()) {
       return PlanFailure{.reason = PlanFailure::Reason::kOverheadLimit,
