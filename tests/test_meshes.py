@@ -109,7 +109,7 @@ def test_one_loop_that_recomputes_more_is_tried_beside_two():
     budget = int(0.7 * needed)
     found = search.best(budget)
     compiled = list(search._measured.values())
-    assert [len(m.planned[0].parts) for m in compiled if m.keeps(budget)] == [2, 1]
+    assert [len(m.loops.planned[0].parts) for m in compiled if m.keeps(budget)] == [2, 1]
     assert found.executable_seconds == min(
         m.executable_seconds for m in compiled if m.keeps(budget)
     )
