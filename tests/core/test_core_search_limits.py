@@ -90,8 +90,8 @@ def test_what_packing_takes_is_not_given_up_everywhere(share, most):
 def test_less_is_kept_where_packing_is_bad_until_it_packs():
     """Eight rounds are not enough here: they end at 1.5 times of that."""
     graph = random_graphs.layered(100, 4)
-    peak = _ext.unconstrained(graph, _ext.PlanOptions(policy="search")).statistics.peak_bytes
     how = _ext.PlanOptions(policy="search", search_effort=500_000, packing_effort=2_000_000)
+    peak = _ext.unconstrained(graph, how).statistics.peak_bytes
     plan = _ext.plan(graph, 85 * peak // 100, how)
     assert seconds_of(plan) < 0.1 * float(graph.op_seconds.sum())
 
