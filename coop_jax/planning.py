@@ -92,7 +92,8 @@ def plan_graph(
     result = _ext.plan(_checked("plan_graph", graph), pool_bytes, chosen)
     if isinstance(result, Schedule):
         return _as_promised(graph, result, pool_bytes, chosen)
-    raise _infeasible(result, pool_bytes, chosen)
+    error = _infeasible(result, pool_bytes, chosen)
+    raise error
 
 
 def plan_pools(
