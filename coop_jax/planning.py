@@ -18,7 +18,6 @@ places the tensors, at addresses in one pool: `PlanOptions` has the defaults for
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,9 @@ from coop_jax import _ext
 from coop_jax.base.options import DEFAULT_PLANNER
 from coop_jax.base.options import PlanOptions as PlanOptions
 from coop_jax.base.strict_values import shown, whole_bytes
+from coop_jax.plan.costs import Metrics as Metrics
+from coop_jax.plan.costs import check_schedule
+from coop_jax.plan.costs import metrics as metrics
 from coop_jax.plan.named_graph import Graph as Graph
 from coop_jax.plan.named_graph import named_graph as named_graph
 from coop_jax.plan.packed_blocks import Block as Block
@@ -53,91 +55,6 @@ class InfeasiblePoolError(ValueError):
     def __init__(self, message: str, failure: PlanFailure | None) -> None:
         self.failure = failure
         super().__init__(message)
-
-
-@dataclasses.dataclass(frozen=True)
-class Metrics:
-    """Costs of a schedule, in the terms of the Coop paper's experiment.
-
-    Attributes:
-        pool_bytes: the budget, which is the pool's size.
-        memory_ratio: the budget over `reference_bytes`, the budget at which nothing needs
-            to be evicted (not over the peak that was used).
-        compute_overhead: seconds of every operation run, recomputations included, over
-            the seconds of every operation once.
-        forced_evictions: tensors evicted to make room.
-        eager_evictions: tensors freed because the program released them, though they can be
-            recomputed.
-        recomputations: operations run again.
-        searches: number of allocations for which the free memory did not suffice.
-        search_seconds: of searching and evicting in all of them; varies from run to run.
-        pieces_examined: evictable tensors whose cost was computed, in all searches: a
-            measure of latency that does not depend on the machine.
-        fragmentation: mean over the searches of free bytes over pool bytes, right after
-            the room was found and before it is taken. The definition of the authors'
-            merged code; never below the share of the block itself.
-        fragmentation_block_used: the same with that block counted as used. The definition
-            of the authors' first code.
-        peak_bytes: the highest end address in use.
-        max_live_bytes: the most bytes in use while an operation runs.
-    """
-
-    pool_bytes: int
-    memory_ratio: float
-    compute_overhead: float
-    forced_evictions: int
-    eager_evictions: int
-    recomputations: int
-    searches: int
-    search_seconds: float
-    pieces_examined: int
-    fragmentation: float
-    fragmentation_block_used: float
-    peak_bytes: int
-    max_live_bytes: int
-
-
-def metrics(schedule: Schedule, reference_bytes: int) -> Metrics:
-    """The metrics of a schedule that a planner made.
-
-    Arguments:
-        schedule: from `plan_graph`, `minimum_pool` or `unconstrained`.
-        reference_bytes: the pool that counts as memory ratio 1: the peak of
-            `unconstrained`, the same for all methods that are compared.
-
-    Raises:
-        TypeError: `schedule` is not a `Schedule`, or the bytes are not an int.
-        ValueError: the bytes are not positive, or the schedule was made from arrays and has
-            no known costs.
-    """
-    _check_schedule("metrics", schedule)
-    if not schedule.has_statistics:
-        raise ValueError(
-            "`planning.metrics(schedule=...)` must be made by a planner. Got one from "
-            f"arrays, {schedule!r}, whose costs are not known. Pass what `plan_graph` "
-            "returned."
-        )
-    todo = "Pass `unconstrained(graph).statistics.peak_bytes`."
-    what = "`planning.metrics(reference_bytes=...)`"
-    reference_bytes = whole_bytes(what, reference_bytes, todo)
-    if reference_bytes <= 0:
-        raise ValueError(f"{what} must be positive. Got {reference_bytes}. {todo}")
-    statistics = schedule.statistics
-    return Metrics(
-        pool_bytes=schedule.capacity,
-        memory_ratio=schedule.capacity / reference_bytes,
-        compute_overhead=statistics.compute_overhead,
-        forced_evictions=statistics.forced_evictions,
-        eager_evictions=statistics.eager_evictions,
-        recomputations=statistics.recomputations,
-        searches=len(schedule.events),
-        search_seconds=statistics.search_seconds,
-        pieces_examined=statistics.pieces_examined,
-        fragmentation=statistics.fragmentation_rate,
-        fragmentation_block_used=statistics.fragmentation_rate_block_used,
-        peak_bytes=statistics.peak_bytes,
-        max_live_bytes=statistics.max_live_bytes,
-    )
 
 
 def plan_graph(
@@ -175,6 +92,54 @@ def plan_graph(
     result = _ext.plan(_checked("plan_graph", graph), pool_bytes, chosen)
     if isinstance(result, Schedule):
         return _as_promised(graph, result, pool_bytes, chosen)
+    error = _infeasible(result, pool_bytes, chosen)
+    raise error
+
+
+def plan_pools(
+    graph: Graph,
+    pools: Iterable[int],
+    policy: str | PlanOptions = DEFAULT_PLANNER,
+    **options: Any,
+) -> list[Schedule | None]:
+    """Plan a graph in several pools: what recomputation costs for ever more bytes.
+
+    The pools are planned from the smallest on, and the search goes on from what it found
+    for less: with `policy="search"` a larger pool never recomputes more than a smaller
+    one, and has a plan where that has one. No plan is worse than that of `plan_graph` by
+    more than the search's tolerance, 0.2 % of the program's seconds.
+
+    Arguments:
+        graph: the graph to plan.
+        pools: bytes of each pool, in any order.
+        policy, options: as for `plan_graph`.
+
+    Returns:
+        Validated schedules in the order of `pools`; None where none was found.
+
+    Raises:
+        TypeError, ValueError: an argument is of another type or out of range.
+    """
+    chosen = _options("plan_pools", policy, options)
+    graph = _checked("plan_pools", graph)
+    what = "`planning.plan_pools(pools=...)`"
+    todo = "Give bytes as ints."
+    sizes = [whole_bytes(what, pool, todo, least=0) for pool in pools]
+    found: dict[int, Schedule | None] = {}
+    known = None
+    for size in sorted(set(sizes)):
+        result = _ext.plan(graph, size, chosen, known=known)
+        if isinstance(result, Schedule):
+            known = _as_promised(graph, result, size, chosen)
+            found[size] = known
+        else:
+            found[size] = None
+    return [found[size] for size in sizes]
+
+
+def _infeasible(
+    result: PlanFailure, pool_bytes: int, chosen: PlanOptions
+) -> InfeasiblePoolError:
     if result.reason == "overhead_limit":
         plan = f"operation {result.op} would start later"
         if result.op < 0:
@@ -196,7 +161,7 @@ def plan_graph(
         )
         if result.op < 0:
             why = why.replace("operation -1 asks", "placing the graph's inputs asks")
-    raise InfeasiblePoolError(
+    return InfeasiblePoolError(
         f"`planning.plan_graph(pool_bytes=...)` is too small for policy "
         f"{chosen.policy!r}: {why}. Got {pool_bytes}. Ask "
         "`planning.minimum_pool` for the smallest pool this policy can plan.",
@@ -344,7 +309,7 @@ def validate(
     Raises:
         TypeError: an argument is of another type.
     """
-    _check_schedule("validate", schedule)
+    check_schedule("validate", schedule)
     return _ext.validate(
         _checked("validate", graph), schedule, pool_bytes=pool_bytes, live_bytes=live_bytes
     )
@@ -377,15 +342,6 @@ def _checked(caller: str, graph: Any) -> Graph:
         f"`planning.{caller}(graph=...)` must be a `planning.Graph`. Got "
         f"{type(graph).__name__}. Make one with `Graph(...)`, `named_graph` or "
         "`dtr_log.read_dtr_log`."
-    )
-
-
-def _check_schedule(caller: str, schedule: Any) -> None:
-    if isinstance(schedule, Schedule):
-        return
-    raise TypeError(
-        f"`planning.{caller}(schedule=...)` must be a `planning.Schedule`. Got "
-        f"{type(schedule).__name__}. Make one with `plan_graph` or from arrays."
     )
 
 

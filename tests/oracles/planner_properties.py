@@ -3,8 +3,10 @@
 `violations(seed)` makes a graph, plans it in several ways, and says what did not hold. All
 is by the seed, so that a violation can be looked at again.
 
-    room       more room never costs recomputation, nor does it make a plan impossible.
-    effort     nor does more effort.
+    room       more room never costs recomputation, nor does it make a plan impossible,
+               where the plan for less room is known (`planning.plan_pools`).
+    alone      the same where it is not known. The search does not promise that.
+    effort     more effort never costs recomputation.
     limit      a plan within `overhead_limit` is found as without, one above is refused.
     online     no online planner finds a plan that recomputes less, or finds one alone.
     start      no worse than the plans that the search starts from: what it finds without
@@ -26,14 +28,17 @@ from oracles import random_graphs
 
 from coop_jax import _ext, planning
 
-PROPERTIES = ("room", "effort", "limit", "online", "start", "deadline", "valid")
+PROPERTIES = (
+    "room", "alone", "effort", "limit", "online", "start", "deadline", "valid"
+)  # fmt: skip
 ONLINE = ("coop", "lookahead", "dtr", "dte")
-SMALLEST, LARGEST = 5, 1000  # Operations; the sizes are uniform in their logarithm.
-LARGE = 150  # Two rooms, and effort, limit and online planners in turn.
+FEWEST, MOST = 5, 1000  # Operations; the sizes are uniform in their logarithm.
+LARGE = 40  # Two rooms, and effort, limit and online planners in turn.
+LARGEST = 300  # Above, one of rooms, effort, limit and online planners.
 EFFORT = 20_000
 PACKING_EFFORT = 200_000
 DEADLINE_SECONDS = 0.5
-DEADLINE_EVERY = 50  # Graphs: a plan with a deadline takes all of it.
+DEADLINE_EVERY = 100  # Graphs: a plan with a deadline takes all of it.
 # Relative: sums of the same seconds in another order.
 ROUNDING = 1e-9
 
@@ -67,7 +72,7 @@ def graph_of(seed: int) -> tuple[str, planning.Graph]:
     """Family and graph."""
     names = list(random_graphs.FAMILIES)
     family = names[seed % len(names)]
-    size = np.random.default_rng([seed, 0]).uniform(np.log(SMALLEST), np.log(LARGEST + 1))
+    size = np.random.default_rng([seed, 0]).uniform(np.log(FEWEST), np.log(MOST + 1))
     return family, random_graphs.FAMILIES[family](int(np.exp(size)), seed)
 
 
@@ -108,23 +113,42 @@ class _Tries:
             peak = unconstrained.max_live_bytes
         is_large = self.graph.num_ops > LARGE
         rooms = rooms_of(self.seed, planning.lower_bound(self.graph)[0], peak, is_large)
-        found = [self.plan(room) for room in rooms]
-        for k in range(len(rooms) - 1):
-            less = _seconds(found[k])
-            self.no_worse("room", found[k + 1], less, f"{rooms[k + 1]}, {rooms[k]}")
         self.no_worse("start", self.plan(peak), 0.0, f"{peak}, everything fits")
-        # Where there is a plan, if anywhere: there is most to compare.
-        some = [k for k in range(len(rooms)) if _seconds(found[k]) < np.inf]
-        pick = int(np.random.default_rng([self.seed, 2]).choice(some or range(len(rooms))))
-        room, plan = rooms[pick], found[pick]
         tries = [self.effort, self.limit, self.online]
         # In turn: seeds of a family are as far apart as there are families.
-        turn = self.seed // len(random_graphs.FAMILIES) // 2 % len(tries)
+        turn = self.seed // len(random_graphs.FAMILIES) // 2
+        if self.graph.num_ops > LARGEST:
+            turn %= 1 + len(tries)
+            if turn < len(tries):
+                tries[turn](rooms[-1], self.plan(rooms[-1]))
+                return
+            tries = []
+        found = self.in_rooms(rooms)
+        # Where there is a plan, if anywhere: there is most to compare.
+        some = [k for k in range(1, len(rooms)) if _seconds(found[k]) < np.inf]
+        picks = some or range(1, len(rooms))
+        pick = int(np.random.default_rng([self.seed, 2]).choice(picks))
+        room, plan = rooms[pick], self.plan(rooms[pick])
+        less = _seconds(found[pick - 1])
+        self.no_worse("alone", plan, less, f"{room}, {rooms[pick - 1]}")
         for k, try_ in enumerate(tries):
-            if not is_large or k == turn:
+            if not is_large or k == turn % len(tries):
                 try_(room, plan)
         if self.seed % DEADLINE_EVERY == 0:
             self.deadline(room)
+
+    def in_rooms(self, rooms: Sequence[int]) -> list[Any]:
+        """Each from what was found for less room."""
+        found: list[Any] = []
+        known = None
+        for k, room in enumerate(rooms):
+            found.append(self.validated(room, self.options(), known))
+            if k:
+                less = _seconds(found[k - 1])
+                self.no_worse("room", found[k], less, f"{room}, {rooms[k - 1]}")
+            if isinstance(found[k], _ext.Schedule):
+                known = found[k]
+        return found
 
     def effort(self, room: int, plan: Any) -> None:
         less = self.plan(room, search_effort=EFFORT // 4)
@@ -183,8 +207,8 @@ class _Tries:
     def plan(self, room: int, **others: Any) -> Any:
         return self.validated(room, self.options(**others))
 
-    def validated(self, room: int, options: Any) -> Any:
-        plan = _ext.plan(self.graph, room, options)
+    def validated(self, room: int, options: Any, known: Any = None) -> Any:
+        plan = _ext.plan(self.graph, room, options, known=known)
         if isinstance(plan, _ext.Schedule):
             is_live = options.policy == "search" and self.limits_live_bytes
             wrong: Sequence[str] = _ext.validate(

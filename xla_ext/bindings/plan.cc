@@ -42,20 +42,21 @@ void BindPlan(nb::module_& m) {
   m.def(
       "plan",
       [](const Graph& graph, IntArg capacity, const PlanOptions& options,
-         std::optional<IntArg> preferred_bytes) {
+         std::optional<IntArg> preferred_bytes, const Schedule* known) {
         const Bytes pool_bytes = ToCount(capacity, "plan", "capacity");
         PlanOptions preferring = options;
         preferring.search.preferred_bytes =
             ToOptionalCount(preferred_bytes, "plan", "preferred_bytes");
         nb::gil_scoped_release release;
-        return Plan(graph, pool_bytes, preferring);
+        return Plan(graph, pool_bytes, preferring, known);
       },
       nb::arg("graph"), nb::arg("capacity"), nb::arg("options"),
-      nb::arg("preferred_bytes") = nb::none(), R"(
+      nb::arg("preferred_bytes") = nb::none(), nb::arg("known") = nb::none(), R"(
 A schedule for a pool of `capacity` bytes, or why there is none.
 
 `preferred_bytes` (search): keep so few bytes alive wherever no single operation
-needs more, if that can be done.
+needs more, if that can be done. `known` (search): a valid schedule of the same
+graph, with the same alignment; where it fits, the plan is never worse.
 )");
   m.def("unconstrained", &PlanUnconstrained, nb::arg("graph"),
         nb::arg("options"), nb::call_guard<nb::gil_scoped_release>(),

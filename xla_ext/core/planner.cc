@@ -27,6 +27,7 @@ constexpr int64_t kEffortPerOp = 200'000;
 // The search goes on from other plans where its first one may be so much above
 // the least recomputation, in parts of the program's seconds.
 constexpr double kNearBound = 0.002;
+constexpr double kRounding = 1e-9;  // Of sums of the same seconds.
 // What an online planner may take in place of a plan of the search, in
 // operations run and tensors looked at.
 constexpr int64_t kOnlineSteps = 3'000'000;
@@ -42,6 +43,9 @@ constexpr double kContinuePartOfSeconds = 0.9;
 // Up to here values may be made again early, and the search is tried with less effort,
 // too: on the steps of large networks that takes long and has found nothing.
 constexpr OpIdx kMostOpsToGoOn = 2'000;
+
+// Up to here less effort is tried near the bound, too.
+constexpr OpIdx kMostOpsNearBound = 1'000;
 
 // Parts of the effort that the search is tried with as well; 0: with none.
 constexpr int64_t kLessEffort[] = {4, 16, 0};
@@ -65,13 +69,15 @@ class SearchPlanner {
         deadline_(options.search.seconds),
         search_(graph, capacity, InPool(graph, options, most_lookups)) {}
 
-  PlanResult Plan() {
+  // `known`, if it is not nullptr: a plan of the graph, never worse than that.
+  PlanResult Plan(const Schedule* known = nullptr) {
     search_.Search();
     search_.Negotiate();
     best_ = search_.best();
     if (IsFarFromBest() && !deadline_.IsOver()) {
       if (graph_.num_ops() <= kMostOpsToGoOn) search_.SearchEarly();
       search_.SearchBelow();
+      search_.Negotiate();
       Offer(search_.best());
     }
     std::optional<Schedule> online = BestOnline();
@@ -80,6 +86,7 @@ class SearchPlanner {
       Offer(std::move(online));
       Offer(search_.best());
     }
+    if (known != nullptr) OfferKnown(*known);
     if (!best_ && !deadline_.IsOver()) {
       search_.SearchAtAnyCost();
       Offer(search_.best());
@@ -88,7 +95,10 @@ class SearchPlanner {
       search_.Continue(Deadline(SecondsToContinue()), best_ ? Bound() : 0);
       Offer(search_.best());
     }
-    if (!is_within_another_ && IsFarFromBest()) OfferWithLessEffort();
+    const bool is_small = graph_.num_ops() <= kMostOpsNearBound;
+    if (!is_within_another_ && IsAboveBound(is_small ? kRounding : kNearBound)) {
+      OfferWithLessEffort();
+    }
     if (!best_) return *failure_;
     if (!IsWithinLimit()) {
       return PlanFailure{.reason = PlanFailure::Reason::kOverheadLimit,
@@ -130,14 +140,17 @@ class SearchPlanner {
     return !limit || best_->statistics.compute_overhead() <= *limit;
   }
 
-  [[nodiscard]] bool IsFarFromBest() {
+  [[nodiscard]] bool IsFarFromBest() { return IsAboveBound(kNearBound); }
+
+  // By more than such a part of the program's seconds.
+  [[nodiscard]] bool IsAboveBound(double part = kRounding) {
     if (!best_) return true;
     // Which plans on the path do not keep.
     if (options_.search.preferred_bytes) return false;
     if (options_.search.any_plan && IsWithinLimit()) return false;
     const Statistics& statistics = best_->statistics;
     return statistics.recompute_seconds - Bound() >
-           kNearBound * statistics.compute_seconds;
+           part * statistics.compute_seconds;
   }
 
   // Some are left for the last packing.
@@ -167,14 +180,28 @@ class SearchPlanner {
     }
   }
 
+  // And what can be made of it, if it fits and is better.
+  void OfferKnown(const Schedule& known) {
+    const Statistics& statistics = known.statistics;
+    const bool is_live = options_.search.limits_live_bytes;
+    const Bytes bytes =
+        is_live ? statistics.max_live_bytes : statistics.peak_bytes;
+    if (bytes > capacity_ || !IsBetter(known)) return;
+    search_.SearchFromSchedule(known);
+    Schedule copy = known;
+    if (!is_live) copy.capacity = capacity_;
+    Offer(std::move(copy));
+    Offer(search_.best());
+  }
+
+  [[nodiscard]] bool IsBetter(const Schedule& schedule) const {
+    return !best_ || schedule.statistics.recompute_seconds <
+                         best_->statistics.recompute_seconds;
+  }
+
   // If it is better.
   void Offer(std::optional<Schedule> schedule) {
-    if (!schedule) return;
-    if (best_ && schedule->statistics.recompute_seconds >=
-                     best_->statistics.recompute_seconds) {
-      return;
-    }
-    best_ = std::move(schedule);
+    if (schedule && IsBetter(*schedule)) best_ = std::move(schedule);
   }
 
   [[nodiscard]] int64_t OnlineSteps() const {
@@ -229,11 +256,11 @@ class SearchPlanner {
 };
 
 PlanResult PlanBySearch(const Graph& graph, Bytes capacity,
-                        const PlanOptions& options) {
+                        const PlanOptions& options, const Schedule* known) {
   const auto start = std::chrono::steady_clock::now();
   const LowerBound bound = FindLowerBound(graph, options.common.alignment);
   if (capacity < bound.bytes) return FailureBelowBound(bound, capacity);
-  PlanResult result = SearchPlanner(graph, capacity, options).Plan();
+  PlanResult result = SearchPlanner(graph, capacity, options).Plan(known);
   if (auto* schedule = std::get_if<Schedule>(&result)) {
     schedule->statistics.search_seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
@@ -244,11 +271,11 @@ PlanResult PlanBySearch(const Graph& graph, Bytes capacity,
 
 }  // namespace
 
-PlanResult Plan(const Graph& graph, Bytes capacity,
-                const PlanOptions& options) {
+PlanResult Plan(const Graph& graph, Bytes capacity, const PlanOptions& options,
+                const Schedule* known) {
   const auto online = AsOnlinePolicy(options.policy);
   return online ? Simulate(graph, capacity, OnlineOptionsFor(*online, options))
-                : PlanBySearch(graph, capacity, options);
+                : PlanBySearch(graph, capacity, options, known);
 }
 
 }  // namespace coop

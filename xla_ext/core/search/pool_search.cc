@@ -37,7 +37,13 @@ constexpr Bytes kPartPerSharedRoom = 8;
 // How often packing says where a plan takes too much, and the search mends that
 // with such a part of the effort.
 constexpr Bytes kPartPerTalk = 32;
-constexpr int kRoundsOfTalk = 8;
+constexpr int kRoundsOfTalk = 24;
+// It ends after so many rounds that pack no better than the best before.
+constexpr int kStaleRoundsOfTalk = 8;
+// What packs is searched again where as much is kept back, with such a part of the
+// effort, so often.
+constexpr Bytes kPartPerRefinement = 8;
+constexpr int kRefinements = 6;
 // What it then keeps less, in parts of that: at first little.
 constexpr Bytes kPartOfExcess = 8;
 constexpr Bytes kPartOfExcessThen = 2;
@@ -238,7 +244,9 @@ void PoolSearch::Continue(const Deadline& deadline, Seconds enough) {
     }
     OfferKnown();
     if (best_ && best_->statistics.recompute_seconds <= enough) return;
-    if (std::ssize(known_) > kMostKnown) known_.erase(known_.begin() + kMostKnown, known_.end());
+    if (std::ssize(known_) > kMostKnown) {
+      known_.erase(known_.begin() + kMostKnown, known_.end());
+    }
   }
 }
 
@@ -246,6 +254,9 @@ void PoolSearch::Negotiate() {
   if (options_.limits_live_bytes) return;
   const SearchResult* start = Start(capacity_);
   if (start == nullptr || start->peak_bytes > capacity_) return;
+  // Once from each: another time would go the same way.
+  const std::pair figures(start->recompute_seconds, start->peak_bytes);
+  if (!has_negotiated_.insert(figures).second) return;
   const SearchResult first = *start;
   NegotiateFrom(first, kPartOfExcess);
   NegotiateFrom(first, kPartOfExcessThen);
@@ -255,28 +266,57 @@ void PoolSearch::NegotiateFrom(SearchResult present, Bytes part) {
   SearchOptions search = WithPartOfEffort(kPartPerTalk);
   search.preferred_bytes = std::nullopt;
   search.reserved.assign(At(graph_.num_ops()) + 1, 0);
-  for (int i = 0; i < kRoundsOfTalk && !options_.search.deadline.IsOver();
-       ++i) {
-    if (best_ && present.recompute_seconds >=
-                     best_->statistics.recompute_seconds) {
-      return;
+  Bytes least = std::numeric_limits<Bytes>::max();
+  int num_stale = 0;
+  for (int i = 0; i < kRoundsOfTalk && num_stale < kStaleRoundsOfTalk; ++i) {
+    if (options_.search.deadline.IsOver() || !IsBetter(present)) return;
+    const Bytes peak = WriteAndKeepBack(present, part, search.reserved);
+    if (peak <= capacity_) {
+      search.effort = options_.search.effort / kPartPerRefinement;
+      return Refine(present, part, std::move(search));
     }
-    Schedule schedule =
-        Write(present, options_.packing_effort / kPackingPart);
-    if (schedule.statistics.peak_bytes <= capacity_) {
-      schedule.capacity = capacity_;
-      best_ = std::move(schedule);
-      return;
-    }
-    const auto above = BytesAbove(graph_, schedule, capacity_);
-    for (size_t p = 0; p < above.size(); ++p) {
-      search.reserved[p] += RoundUp(above[p] / part, search.common.alignment);
-    }
+    num_stale = peak < least ? 0 : num_stale + 1;
+    least = std::min(least, peak);
     ++search.common.seed;
     present = SearchFrom(graph_, capacity_, search, present);
     if (present.peak_bytes > capacity_) return;
     known_.push_back(present);
   }
+}
+
+// What keeps as much back as a plan that packs may pack, too.
+void PoolSearch::Refine(SearchResult present, Bytes part,
+                        SearchOptions search) {
+  for (int i = 0; i < kRefinements && !options_.search.deadline.IsOver(); ++i) {
+    ++search.common.seed;
+    present = SearchFrom(graph_, capacity_, search, present);
+    if (present.peak_bytes > capacity_ || !IsBetter(present)) return;
+    known_.push_back(present);
+    WriteAndKeepBack(present, part, search.reserved);
+  }
+}
+
+bool PoolSearch::IsBetter(const SearchResult& found) const {
+  return !best_ ||
+         found.recompute_seconds < best_->statistics.recompute_seconds;
+}
+
+// The bytes that a plan takes. It is the best if they fit; if not, a part of what
+// is too much is kept back.
+Bytes PoolSearch::WriteAndKeepBack(const SearchResult& found, Bytes part,
+                                   std::vector<Bytes>& reserved) {
+  Schedule schedule = Write(found, options_.packing_effort / kPackingPart);
+  const Bytes peak = schedule.statistics.peak_bytes;
+  if (peak <= capacity_) {
+    schedule.capacity = capacity_;
+    best_ = std::move(schedule);
+    return peak;
+  }
+  const auto above = BytesAbove(graph_, schedule, capacity_);
+  for (size_t p = 0; p < above.size(); ++p) {
+    reserved[p] += RoundUp(above[p] / part, schedule.alignment);
+  }
+  return peak;
 }
 
 std::vector<Bytes> PoolSearch::Rooms() const {

@@ -75,6 +75,10 @@ class PoolSearch {
   bool Offer(const SearchResult& found, int64_t packing_effort);
   [[nodiscard]] const SearchResult* Start(Bytes room) const;
   void NegotiateFrom(SearchResult present, Bytes part);
+  void Refine(SearchResult present, Bytes part, SearchOptions search);
+  [[nodiscard]] bool IsBetter(const SearchResult& found) const;
+  Bytes WriteAndKeepBack(const SearchResult& found, Bytes part,
+                         std::vector<Bytes>& reserved);
   [[nodiscard]] std::vector<Bytes> Rooms() const;
   void SearchRoom(Bytes room);
   void SearchSharedRooms();
@@ -87,8 +91,9 @@ class PoolSearch {
   int64_t num_rooms_ = 0;  // That were searched.
   int64_t lookups_left_;
   int64_t lookups_left_below_;
-  // Figures of those of what is known that were packed.
+  // Figures of those of what is known that were packed, or negotiated about.
   std::set<std::pair<Seconds, Bytes>> has_packed_;
+  std::set<std::pair<Seconds, Bytes>> has_negotiated_;
   std::optional<Schedule> best_;
 };
 
