@@ -161,7 +161,7 @@ def test_on_a_gpu_no_product_is_recomputed_where_elementwise_work_suffices(tmp_p
     path = tmp_path / "plan.json"
     plan.save(path)
     same = coop_jax.remat_train_step(
-        gelu_step, budget="75%", donate_argnums=0, plan=path
+        gelu_step, budget="75%", planner=QUICK, donate_argnums=0, plan=path
     ).plan(*args, target="h200")
     assert same.num_compilations == 1
     assert same.measured_bytes == plan.measured_bytes
