@@ -27,6 +27,9 @@ ADAM = optax.adam(1e-3)
 # The default planner where a test needs no good plan: it takes a tenth of the time.
 QUICK = PlanOptions(search_effort=100_000)
 
+# XLA:CPU generates slower code in less time, of the same buffers.
+LITTLE_CODE = {"xla_backend_optimization_level": 0}
+
 # To compile for a device that is not there; `conftest.py` skips it without the compiler.
 NEEDS_CUDA = pytest.mark.absent("cuda")
 NEEDS_TPU = pytest.mark.absent("tpu")

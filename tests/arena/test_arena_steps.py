@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from arena.arena_steps import step_in_arena
 from models import convnet_problem, mixer_problem, transformer_problem
-from steps import assert_trees_equal, mlp_arguments, mlp_step
+from steps import LITTLE_CODE, assert_trees_equal, mlp_arguments, mlp_step
 
 import coop_jax
 from coop_jax import _ext
@@ -52,13 +52,12 @@ def test_twenty_losses_are_the_same(name, dtype):
     # Where values lie is what is tested, not which: the fast planner, where its plan has
     # anything that is worth an arena.
     planner = "search" if name == "mixer" else "lookahead"
-    in_arena = arena_step(
-        problem.train_step, planner=planner, donate_argnums=0, arena_debug=True
-    )
+    options = {"donate_argnums": 0, "compiler_options": LITTLE_CODE}
+    in_arena = arena_step(problem.train_step, planner=planner, arena_debug=True, **options)
     by_xla = coop_jax.remat_train_step(
-        problem.train_step, budget="60%", planner=planner, donate_argnums=0
+        problem.train_step, budget="60%", planner=planner, **options
     )
-    as_written = jax.jit(problem.train_step, donate_argnums=0)
+    as_written = jax.jit(problem.train_step, **options)
     plan = in_arena.plan(problem.state, problem.batch, problem.key)
     assert plan.measured_bytes <= plan.budget_bytes
     assert plan.arena.stays

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 from models import transformer_problem
-from steps import assert_trees_equal, compiled_graph, run, traced
+from steps import LITTLE_CODE, assert_trees_equal, compiled_graph, run, traced
 
 from coop_jax import backends
 from coop_jax.emit.rewrite import rewrite
@@ -22,7 +22,8 @@ def dropout_step(num_layers):
         num_layers=num_layers, width=64, num_heads=4, batch_size=4, sequence_length=32
     )
     arguments = problem.state, problem.batch, problem.key
-    return traced(problem.train_step, *arguments, donate_argnums=0), arguments
+    options = {"donate_argnums": 0, "compiler_options": LITTLE_CODE}
+    return traced(problem.train_step, *arguments, **options), arguments
 
 
 def num_masks(num_layers):
