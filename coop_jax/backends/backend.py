@@ -36,6 +36,7 @@ class Backend:
         quirks: in which it differs from this class.
         without: those that are switched off.
         compiler_options: of every version of a step; those of the user take precedence.
+        reading_options: compiler options of what is compiled to be read and never runs.
         checkpoint_options: compiler options without which XLA undoes `jax.checkpoint`.
         checkpoint_in_loops_options: the same for a step with one in the body of a loop.
         inputs_pass_fences_free: whether an input that is not donated passes a fence
@@ -55,6 +56,7 @@ class Backend:
 
     quirks: tuple[Quirk, ...] = ()
     compiler_options: Mapping[str, Any] = MappingProxyType({})
+    reading_options: Mapping[str, Any] = MappingProxyType({})
     checkpoint_options: Mapping[str, Any] = MappingProxyType({})
     checkpoint_in_loops_options: Mapping[str, Any] = MappingProxyType({})
     inputs_pass_fences_free = True

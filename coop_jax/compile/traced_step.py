@@ -184,10 +184,10 @@ class TracedStep:
         return self.compile_lowered(self.lower(program))
 
     def compile_afresh(self, lowered: Any) -> Any:
-        """The executable of a lowering, compiled without JAX's compilation cache: an
-        executable from there need not carry the buffer assignment."""
+        """The executable of a lowering, to be read and never run; compiled without JAX's
+        compilation cache: an executable from there need not carry the buffer assignment."""
         with _compat.compiled_afresh(lowered):
-            return self.compile_lowered(lowered)
+            return self.compile_lowered(lowered, dict(self.backend.reading_options))
 
     def readable(self, program: Program, compiled: Any) -> Any:
         """The compiled program, or one of the same program compiled again if the first

@@ -38,8 +38,13 @@ _WITH_BARRIERS_IN_LOOPS = MappingProxyType(
 )
 
 
+# The module has its buffers before LLVM starts, which takes half of a compilation.
+_WITHOUT_OPTIMIZED_CODE = MappingProxyType({"xla_backend_optimization_level": 0})
+
+
 class CpuBackend(Backend):
     quirks = CPU_QUIRKS
+    reading_options = _WITHOUT_OPTIMIZED_CODE
     has_arena = True
 
     def __init__(self, *, without: Collection[str] = ()) -> None:
