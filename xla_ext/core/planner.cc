@@ -86,7 +86,9 @@ class SearchPlanner {
       search_.SearchBelow();
       search_.Negotiate();
       Offer(search_.best());
-      if (IsFarFromBest()) search_.SearchPacked();
+      if (graph_.num_ops() <= kMostOpsToGoOn && IsFarFromBest()) {
+        search_.SearchPacked();
+      }
       Offer(search_.best());
     }
     std::optional<Schedule> online = BestOnline();

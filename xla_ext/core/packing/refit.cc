@@ -43,6 +43,7 @@ class Refitter {
     const int64_t end = work + effort_;
     while (!waiting_.empty()) {
       if (work > end || deadline_.IsOver()) return std::nullopt;
+      work += std::ssize(waiting_);
       Place(TakeLargest(), work);
     }
     return std::move(offset_);

@@ -1,6 +1,9 @@
 #include "core/search/packed_plans.h"
 
 #include <limits>
+#include <map>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -19,25 +22,29 @@ constexpr int64_t kPairsPerStep = 3;
 // These get such a part of the effort first.
 constexpr int64_t kPartOfOtherWays = 4;
 
-// Where `packing` has its blocks.
 Places PlacesOf(std::span<const BlockName> names, const Packing& packing) {
-  Places places;
-  for (size_t i = 0; i < names.size(); ++i) {
-    places[names[i]] = packing.offsets[i];
+  return {.names = {names.begin(), names.end()}, .offsets = packing.offsets};
+}
+
+using PlaceOf = std::map<BlockName, Offset>;
+
+PlaceOf Index(const Places& places) {
+  PlaceOf place_of;
+  for (size_t i = 0; i < places.names.size(); ++i) {
+    place_of[places.names[i]] = places.offsets[i];
   }
-  return places;
+  return place_of;
 }
 
 class PackedPlans {
  public:
-
   PackedPlans(const Graph& graph, Bytes capacity, const SearchOptions& options,
               PackedPlan& best)
       : graph_(graph),
         capacity_(capacity),
         alignment_(options.common.alignment),
         seed_(options.common.seed),
-        places_(best.places),
+        place_of_(Index(best.places)),
         best_(best) {}
 
   bool Accepts(const GapTable& gaps, const Decisions& decisions,
@@ -48,22 +55,24 @@ class PackedPlans {
     const bool is_best =
         rollout.recompute_seconds() < best_.found.recompute_seconds;
     bool accepts = false;
+    Places places;
     const auto pack = [&](std::span<const PackingBlock> blocks,
                           std::span<const BlockName> names) {
       std::optional<Packing> packing = Fit(blocks, names, effort);
       accepts = packing.has_value();
-      if (accepts) places_ = PlacesOf(names, *packing);
+      if (accepts) places = PlacesOf(names, *packing);
       // Of the others nobody asks for a schedule.
       return is_best ? std::move(packing) : std::nullopt;
     };
     auto schedule = MakeStaticSchedule(graph_, gaps, rollout, alignment_, pack);
+    if (accepts) place_of_ = Index(places);
     if (schedule) {
       schedule->capacity = capacity_;
       best_ = {.found = {.gaps = gaps,
                          .decisions = decisions,
                          .recompute_seconds = rollout.recompute_seconds(),
                          .peak_bytes = rollout.peak_bytes()},
-               .places = places_,
+               .places = std::move(places),
                .schedule = *std::move(schedule)};
     }
     return accepts;
@@ -75,8 +84,8 @@ class PackedPlans {
                              int64_t& effort) {
     std::vector<Offset> wished;
     for (const BlockName& name : names) {
-      const auto place = places_.find(name);
-      wished.push_back(place == places_.end() ? kNone : place->second);
+      const auto place = place_of_.find(name);
+      wished.push_back(place == place_of_.end() ? kNone : place->second);
     }
     int64_t pairs = 0;
     const auto offsets = Refit(blocks, wished,
@@ -94,7 +103,7 @@ class PackedPlans {
   const Bytes capacity_;
   const Bytes alignment_;
   uint64_t seed_;
-  Places places_;  // Of the last plan that packed.
+  PlaceOf place_of_;  // Of the last plan that packed.
   PackedPlan& best_;
 };
 
@@ -110,6 +119,7 @@ WrittenPlan WritePlan(const Graph& graph, const SearchResult& found,
     PackingOptions first = options;
     if (capacity < std::numeric_limits<Bytes>::max()) {
       first.effort /= kPartOfOtherWays;
+      if (first.seconds) *first.seconds /= 2;
     }
     Packing packing = Pack(blocks, first);
     if (packing.peak_bytes > capacity && packing.lower_bound_bytes <= capacity) {
@@ -120,7 +130,7 @@ WrittenPlan WritePlan(const Graph& graph, const SearchResult& found,
                  .capacity = capacity,
                  .effort = kPairsPerStep * options.effort,
                  .seed = options.seed,
-                 .seconds = options.seconds},
+                 .seconds = first.seconds},
                 pairs);
       if (offsets) packing = PackingAt(*offsets, blocks, options.alignment);
     }

@@ -2,8 +2,7 @@
 #ifndef COOP_CORE_SEARCH_PACKED_PLANS_H_
 #define COOP_CORE_SEARCH_PACKED_PLANS_H_
 
-#include <map>
-#include <optional>
+#include <vector>
 
 #include "core/base/types.h"
 #include "core/graph/graph.h"
@@ -16,7 +15,11 @@
 
 namespace coop {
 
-using Places = std::map<BlockName, Offset>;
+// The blocks of a plan and where they are.
+struct Places {
+  std::vector<BlockName> names;
+  std::vector<Offset> offsets;
+};
 
 struct WrittenPlan {
   Schedule schedule;

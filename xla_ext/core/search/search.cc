@@ -29,9 +29,9 @@ constexpr int kMostPolished = 200;
 constexpr int64_t kMostSegments = 256;
 // How often a plan that is given is cut down to the capacity.
 constexpr int kTriesToMend = 3;
-// From one plan that is accepted to the next: how much worse, relatively, it may be at
-// first, and how much of the room that is left is not used; above 1, all of it.
+// How much worse, relatively, the next plan may be at first.
 constexpr double kTemperature = 0.02;
+// Of the room that is left: above 1, often all of it.
 constexpr double kMostReserved = 1.5;
 // How often gaps are parted, each time for half of the effort that is left.
 constexpr int kSplitRounds = 2;
@@ -203,8 +203,7 @@ class Search {
     if (best.IsBetterThan(best_)) best_ = std::move(best);
   }
 
-  // From `best_` on. What is alive grows by a part of the room that is left: a plan
-  // that takes all of it is seldom accepted.
+  // What is alive grows by a part of the room: a plan that takes all is seldom accepted.
   void ImproveAccepted() {
     SearchPlan present = best_;
     KeepAccepted(present);
@@ -218,8 +217,8 @@ class Search {
       if (!repairer_.Evaluate(plan)) break;
       const double reserved = kMostReserved * random_.Uniform();
       repairer_.Reserve(repairer_.PartOfRoom(std::min(1.0, reserved)));
-      if (!Ruin(plan)) break;
       const Seconds limit = present.recompute_seconds * (1 + temperature);
+      if (!Ruin(plan)) break;
       if (!repairer_.Repair(plan, kMostWorse * limit, 0.5)) continue;
       repairer_.FillUp(plan, 0.5);
       if (plan.recompute_seconds > limit) continue;
