@@ -52,7 +52,7 @@ constexpr OpIdx kMostOpsToGoOn = 2'000;
 constexpr OpIdx kMostOpsNearBound = 1'000;
 
 // Of the effort for packing, what the search has without effort of its own.
-constexpr double kLeastPartOfPacking = 1.0 / 16;
+constexpr double kLeastPartOfPacking = 0.0625;
 
 // Parts of the effort that the search is tried with as well; 0: with none.
 constexpr int64_t kLessEffort[] = {4, 16, 0};
