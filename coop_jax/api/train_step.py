@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -279,7 +280,8 @@ class RematTrainStep:
             budgeted.clear_cache()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+        # As of `jax.jit`: `trainer.step(x)`, and `trainer.step.plan(trainer, x)`.
+        return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
         return RematTrainStep, (self._fn, self._settings, self._jit_options)

@@ -45,7 +45,8 @@ def plan():
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
     lines = []
-    made = coop_jax.remat_train_step(step, budget="60%")
+    quick = coop_jax.PlanOptions(search_effort=100_000)
+    made = coop_jax.remat_train_step(step, budget="60%", planner=quick)
     made._direct._log = lines.append
     try:
         found = made.plan(weights, x)

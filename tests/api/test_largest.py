@@ -11,7 +11,7 @@ import optax
 import pytest
 from flax import nnx
 from models import transformer_problem
-from steps import NEEDS_CUDA, NEEDS_TPU, QUICK, mlp_step, pooled_step
+from steps import LITTLE_CODE, NEEDS_CUDA, NEEDS_TPU, QUICK, mlp_step, pooled_step
 
 import coop_jax
 from coop_jax import InfeasibleBudgetError, fit, largest
@@ -128,6 +128,7 @@ def test_it_is_within_one_item_of_the_largest(make_step, sizes, budget, compilat
     # Loops have no plans but of the search; of the others the planner does not matter.
     planner = "search" if make_step is scanned else "lookahead"
     options = {"budget": budget, "planner": planner, "donate_argnums": 0}
+    options["compiler_options"] = LITTLE_CODE
     found = largest(make_step, sizes, **options)
     total = compilations["all"]
     assert found.num_compilations == total

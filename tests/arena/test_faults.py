@@ -200,7 +200,9 @@ def test_without_checked_mode_a_copied_arena_gives_the_same_results():
 
 
 def arena_step(fn=mlp_step, **options):
-    return coop_jax.remat_train_step(fn, budget="60%", placement="arena", **options)
+    return coop_jax.remat_train_step(
+        fn, budget="60%", placement="arena", planner="lookahead", **options
+    )
 
 
 @pytest.mark.usefixtures("copies_cost_nothing")

@@ -14,6 +14,7 @@ from coop_jax.comparison.recompute_counts import recomputes, saved_names
 
 NOTHING = wrap_with(jax.checkpoint_policies.nothing_saveable)
 NAMED = {"moe", "t5", "dit", "conformer", "vlm"}
+SHORT = coop_jax.PlanOptions(search_effort=100_000)
 QUICK = {"moe", "wavenet", "unet3d", "point_net"}
 every_network = pytest.mark.parametrize("name", NETWORKS)
 
@@ -61,7 +62,7 @@ def test_a_planned_step_computes_the_same():
     state, batch = training_step.concrete(seed=0)
     expected, loss = jax.jit(training_step.step)(state, batch)
     planned = coop_jax.remat_train_step(
-        training_step.step, budget="90%", donate_argnums=DONATED
+        training_step.step, budget="90%", planner=SHORT, donate_argnums=DONATED
     )
     updated, planned_loss = planned(state, batch)
     np.testing.assert_allclose(planned_loss, loss, rtol=1e-5)

@@ -59,6 +59,9 @@ nb::typed<nb::dict, nb::str, Handlers> Registrations() {
 
 NB_MODULE(_ext, m) {
   m.doc() = "The planner of coop_jax and its XLA custom-call handlers.";
+  // JAX's caches hold the static arguments of a step, `self` often, and by them its plan until the
+  // interpreter is gone. That is no leak of ours to be warned of.
+  nb::set_leak_warnings(false);
   coop::BindBooks(m);
   coop::BindGraph(m);
   coop::BindOnlineArena(m);
