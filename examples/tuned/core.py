@@ -261,6 +261,8 @@ CONSTANTS = (
     Constant(
         _PLANNER, "kLeastPartOfPacking", "packing of searches with less effort", ARGUMENT
     ),
+    Constant(_PLANNER, "kLessEffort", "effort over less of it that is tried, too"),
+    Constant(_PLANNER, "kLeastEffort", "the least effort that less is tried for"),
     Constant(_PLANNER, "kEffortPerOp", "effort of the search for each operation"),
     Constant("minimum.cc", "kQuicker", "effort of a plan of a bisection, one over this"),
 )

@@ -54,8 +54,10 @@ constexpr OpIdx kMostOpsNearBound = 1'000;
 // Of the effort for packing, what the search has without effort of its own.
 constexpr double kLeastPartOfPacking = 0.0625;
 
-// Parts of the effort that the search is tried with as well; 0: with none.
-constexpr int64_t kLessEffort[] = {4, 16, 0};
+// The search is tried with so much less effort as well, again and again, and then
+// with none: whatever less effort tries, more does, too.
+constexpr int64_t kLessEffort = 4;
+constexpr int64_t kLeastEffort = 20'000;
 
 PlanFailure FailureBelowBound(const LowerBound& bound, Bytes capacity) {
   return {.op = bound.position,
@@ -184,11 +186,11 @@ class SearchPlanner {
   void OfferWithLessEffort() {
     if (options_.search.seconds || options_.search.any_plan) return;
     if (graph_.num_ops() > kMostOpsToGoOn) return;
-    for (const int64_t part : kLessEffort) {
+    int64_t effort = std::min(options_.search.effort, kEffortPerSearch);
+    while (effort > 0) {
+      effort = effort < kLeastEffort ? 0 : effort / kLessEffort;
       PlanOptions less = options_;
-      less.search.effort =
-          part == 0 ? 0 : std::min(less.search.effort, kEffortPerSearch) / part;
-      if (less.search.effort == options_.search.effort) return;
+      less.search.effort = effort;
       less.common.overhead_limit = std::nullopt;
       const int64_t lookups = best_ ? PoolSearchOptions{}.most_lookups
                                     : search_.lookups_left();
