@@ -52,7 +52,8 @@ class PlanOptions(_ext.PlanOptions):
         ignore_small: (dtr) skip tensors below 1 % of the average size. False.
         sampling: (dtr) look at about 2 sqrt(n) of n candidates, drawn with `seed`. False.
         search_effort: (search) operations that may be simulated to find a plan;
-            about 20 million a second. A count: the plan is the same everywhere. 10 million.
+            about 20 million a second. A count: the plan is the same everywhere. More
+            than 10 million goes on from what these find. 10 million.
         packing_effort: (search) steps of about a nanosecond to find offsets. 200 million.
         limits_live_bytes: (search) the pool's size limits the live bytes; the
             offsets may exceed it: for a compiler that places tensors itself. False.

@@ -72,6 +72,7 @@ class Constant:
 
 _SEARCH, _REPAIR, _PLANNER = "search/search.cc", "search/repair.cc", "planner.cc"
 _POOL, _BOUND = "search/pool_search.cc", "search/recomputation_bound.cc"
+_PACKED = "search/packed_plans.cc"
 _HARD = "plans far above the lower bound, see `planner_properties.py`"
 _REFUSED = "seconds of rooms without a plan, see `least_recomputation.py`"
 _DEADLINE = "plans with `PlanOptions(seconds=...)`"
@@ -178,6 +179,14 @@ CONSTANTS = (
         "powers of two of what a composition passes over",
         effect="as `kFirstTurn`",
     ),
+    Constant("packing/refit.cc", "kCostPerFailure", "cost of a block that fits nowhere"),
+    Constant(_SEARCH, "kTemperature", "how much worse the next plan may be", ARGUMENT),
+    Constant(_SEARCH, "kMostReserved", "room that plans that pack leave"),
+    Constant(_PACKED, "kPairsPerBlock", "work to fit the blocks of one plan in"),
+    Constant(_PACKED, "kPairsPerEffort", "the same over effort"),
+    Constant(_PACKED, "kPairsPerStep", "the same where a plan is packed anew"),
+    Constant(_PACKED, "kPartOfOtherWays", "effort over that of other ways to pack"),
+    Constant(_POOL, "kSearchesOfPacked", "searches from plans that pack"),
     Constant(_POOL, "kPackingAttempts", "searches with less room for a bad packing"),
     Constant(_POOL, "kRoomsForLiveBytes", "rooms of a search that goes on"),
     Constant(
@@ -249,6 +258,11 @@ CONSTANTS = (
         "operations up to which less effort is tried near the bound",
         effect="seconds of plans with 1,000 to 2,000 operations",
     ),
+    Constant(
+        _PLANNER, "kLeastPartOfPacking", "packing of searches with less effort", ARGUMENT
+    ),
+    Constant(_PLANNER, "kLessEffort", "effort over less of it that is tried, too"),
+    Constant(_PLANNER, "kLeastEffort", "the least effort that less is tried for"),
     Constant(_PLANNER, "kEffortPerOp", "effort of the search for each operation"),
     Constant("minimum.cc", "kQuicker", "effort of a plan of a bisection, one over this"),
 )
@@ -265,7 +279,7 @@ OTHER_CONSTANTS = {
     "packing/packing.cc": {"kMaxTotal"},
     "packing/skyline_search.cc": {"kWall", "kWaste", "kWorkPerLook"},
     "packing/turns.cc": {"kMostTries", "kMostTurn"},
-    "planner.cc": {"kRounding"},
+    "planner.cc": {"kEffortPerSearch", "kRounding"},
     "schedule/block_map.cc": {"kLast"},
     "schedule/xla_heap.cc": {"kOpen"},
     "search/plan.h": {"kNoLimit"},

@@ -57,8 +57,9 @@ def test_a_limit_judges_and_changes_nothing(family):
                 assert isinstance(limited, _ext.PlanFailure)
 
 
-def test_a_room_below_the_bound_is_refused_at_once():
-    graph = random_graphs.dense(1000, 0)
+@pytest.mark.parametrize("num_ops", [1000, 5000])
+def test_a_room_below_the_bound_is_refused_at_once(num_ops):
+    graph = random_graphs.dense(num_ops, 0)
     bound, operation = planning.lower_bound(graph)
     start = time.process_time()
     with pytest.raises(planning.InfeasiblePoolError) as raised:
@@ -94,6 +95,29 @@ def test_less_is_kept_where_packing_is_bad_until_it_packs():
     peak = _ext.unconstrained(graph, how).statistics.peak_bytes
     plan = _ext.plan(graph, 85 * peak // 100, how)
     assert seconds_of(plan) < 0.1 * float(graph.op_seconds.sum())
+
+
+@pytest.mark.parametrize(("num_ops", "seed", "percent"), [(150, 2, 85), (150, 5, 88)])
+def test_plans_that_pack_lead_to_better_ones_that_pack(num_ops, seed, percent):
+    """Plans that only keep the bytes alive, and are packed then, take 1.4 and 2 times."""
+    most = {85: 0.08, 88: 0.04}[percent]
+    graph = random_graphs.layered(num_ops, seed)
+    how = _ext.PlanOptions(policy="search", search_effort=500_000, packing_effort=2_000_000)
+    room = percent * _ext.unconstrained(graph, how).statistics.peak_bytes // 100
+    plan = _ext.plan(graph, room, how)
+    assert _ext.validate(graph, plan, pool_bytes=room, live_bytes=room) == []
+    assert seconds_of(plan) < most * float(graph.op_seconds.sum())
+
+
+def test_more_effort_than_the_default_goes_on_from_it():
+    graph = random_graphs.layered(40, 3)
+    room = 85 * peak_of(graph) // 100
+    found = [
+        seconds_of(_ext.plan(graph, room, options(search_effort=effort)))
+        for effort in (10_000_000, 20_000_000, 40_000_000)
+    ]
+    assert np.isfinite(found[0])
+    assert found == sorted(found, reverse=True)
 
 
 @pytest.mark.parametrize("family", random_graphs.FAMILIES)

@@ -109,7 +109,8 @@ Arguments:
   ignore_small: (dtr) skip tensors below 1 % of the average size.
   sampling: (dtr) look at about 2 sqrt(n) of n candidates, drawn with `seed`.
   search_effort: (search) operations that may be simulated to find a plan; about
-    20 million a second. A count: the plan is the same everywhere.
+    20 million a second. A count: the plan is the same everywhere. What is above
+    10 million goes on from the plan found with that.
   packing_effort: (search) steps of about a nanosecond to find offsets.
   limits_live_bytes: (search) the capacity limits the bytes alive at once, and
     the offsets take what they need: for a compiler that places tensors itself.

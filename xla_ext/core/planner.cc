@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -23,6 +24,9 @@ constexpr OpIdx kMostOpsToCompare = 10'000;
 
 // Small programs are searched through long before the effort is spent.
 constexpr int64_t kEffortPerOp = 200'000;
+
+// What is beyond that is spent in rounds of so much.
+constexpr int64_t kEffortPerSearch = PlanSearchOptions{}.effort;
 
 // The search goes on from other plans where its first one may be so much above
 // the least recomputation, in parts of the program's seconds.
@@ -47,8 +51,13 @@ constexpr OpIdx kMostOpsToGoOn = 2'000;
 // Up to here less effort is tried near the bound, too.
 constexpr OpIdx kMostOpsNearBound = 1'000;
 
-// Parts of the effort that the search is tried with as well; 0: with none.
-constexpr int64_t kLessEffort[] = {4, 16, 0};
+// Of the effort for packing, what the search has without effort of its own.
+constexpr double kLeastPartOfPacking = 0.0625;
+
+// The search is tried with so much less effort as well, again and again, and then
+// with none: whatever less effort tries, more does, too.
+constexpr int64_t kLessEffort = 4;
+constexpr int64_t kLeastEffort = 20'000;
 
 PlanFailure FailureBelowBound(const LowerBound& bound, Bytes capacity) {
   return {.op = bound.position,
@@ -79,6 +88,10 @@ class SearchPlanner {
       search_.SearchBelow();
       search_.Negotiate();
       Offer(search_.best());
+      if (graph_.num_ops() <= kMostOpsToGoOn && IsFarFromBest()) {
+        search_.SearchPacked();
+      }
+      Offer(search_.best());
     }
     std::optional<Schedule> online = BestOnline();
     if (online) {
@@ -92,12 +105,14 @@ class SearchPlanner {
       Offer(search_.best());
     }
     if (options_.search.seconds && !options_.search.preferred_bytes) {
-      search_.Continue(Deadline(SecondsToContinue()), best_ ? Bound() : 0);
+      search_.Continue(Deadline(SecondsToContinue()), best_ ? Bound() : 0,
+                       std::numeric_limits<int64_t>::max());
       Offer(search_.best());
     }
     const bool is_small = graph_.num_ops() <= kMostOpsNearBound;
     if (!is_within_another_ && IsAboveBound(is_small ? kRounding : kNearBound)) {
       OfferWithLessEffort();
+      GoOnWithMoreEffort();
     }
     if (!best_) return *failure_;
     if (!IsWithinLimit()) {
@@ -111,18 +126,27 @@ class SearchPlanner {
   }
 
  private:
+  // Little effort for the search packs with less, too: it is tried beside more.
+  static int64_t PackingEffort(const PlanSearchOptions& search) {
+    const double part = static_cast<double>(search.effort) /
+                        static_cast<double>(kEffortPerSearch);
+    return static_cast<int64_t>(std::clamp(part, kLeastPartOfPacking, 1.0) *
+                                static_cast<double>(search.packing_effort));
+  }
+
   static PoolSearchOptions InPool(const Graph& graph,
                                   const PlanOptions& options,
                                   int64_t most_lookups) {
     std::optional<double> seconds = options.search.seconds;
     if (seconds) *seconds *= kSearchPartOfSeconds;
     return {.search = {.common = options.common,
-                       .effort = std::min(options.search.effort,
-                                          kEffortPerOp * graph.num_ops()),
+                       .effort = std::min({options.search.effort,
+                                           kEffortPerSearch,
+                                           kEffortPerOp * graph.num_ops()}),
                        .deadline = Deadline(seconds),
                        .preferred_bytes = options.search.preferred_bytes},
             .most_lookups = most_lookups,
-            .packing_effort = options.search.packing_effort,
+            .packing_effort = PackingEffort(options.search),
             .limits_live_bytes = options.search.limits_live_bytes};
   }
 
@@ -162,10 +186,11 @@ class SearchPlanner {
   void OfferWithLessEffort() {
     if (options_.search.seconds || options_.search.any_plan) return;
     if (graph_.num_ops() > kMostOpsToGoOn) return;
-    for (const int64_t part : kLessEffort) {
+    int64_t effort = std::min(options_.search.effort, kEffortPerSearch);
+    while (effort > 0) {
+      effort = effort < kLeastEffort ? 0 : effort / kLessEffort;
       PlanOptions less = options_;
-      less.search.effort = part == 0 ? 0 : less.search.effort / part;
-      if (less.search.effort == options_.search.effort) return;
+      less.search.effort = effort;
       less.common.overhead_limit = std::nullopt;
       const int64_t lookups = best_ ? PoolSearchOptions{}.most_lookups
                                     : search_.lookups_left();
@@ -178,6 +203,15 @@ class SearchPlanner {
         Offer(std::move(*schedule));
       }
     }
+  }
+
+  // More effort than is spent on one search goes on from there: never worse.
+  void GoOnWithMoreEffort() {
+    if (options_.search.seconds || options_.search.any_plan) return;
+    const int64_t rounds = options_.search.effort / kEffortPerSearch - 1;
+    if (rounds <= 0 || options_.search.preferred_bytes) return;
+    search_.Continue(Deadline(std::nullopt), best_ ? Bound() : 0, rounds);
+    Offer(search_.best());
   }
 
   // And what can be made of it, if it fits and is better.

@@ -3,6 +3,7 @@
 #define COOP_CORE_SEARCH_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "core/base/common_options.h"
 #include "core/base/deadline.h"
 #include "core/base/types.h"
+#include "core/search/gaps.h"
 
 namespace coop {
 
@@ -31,6 +33,11 @@ struct SearchOptions {
   // By position, if not empty: so much of the capacity is not to be used while it
   // runs, or what is made again for it.
   std::vector<Bytes> reserved = {};
+  // If given, the search goes from one plan that is accepted to the next; the plan to
+  // start from must be. Adds what it did to `effort`.
+  std::function<bool(const GapTable& gaps, const Decisions& decisions,
+                     int64_t& effort)>
+      accepts = nullptr;
   // Keep so few bytes alive wherever no single operation needs more; the
   // capacity stays the limit. One operation that needs nearly all of a pool
   // leaves the others room that they need not use; used, it would be room for a

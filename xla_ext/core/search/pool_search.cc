@@ -6,10 +6,9 @@
 #include <utility>
 
 #include "core/graph/bounds.h"
+#include "core/search/bytes_above.h"
 #include "core/search/decisions_of.h"
 #include "core/search/path.h"
-#include "core/search/rollout.h"
-#include "core/search/static_schedule.h"
 
 namespace coop {
 namespace {
@@ -53,44 +52,12 @@ constexpr int64_t kPackingPart = 8;
 constexpr int64_t kMostPacked = 40;
 // Until there is a plan: what prices may ask for in the rooms below.
 constexpr int64_t kLookupsBelow = 20'000'000;
+// How often the search goes on from the best plan that packs.
+constexpr int kSearchesOfPacked = 2;
 // How many results are kept between two turns through the rooms.
 constexpr int64_t kMostKnown = 32;
 // Of the seconds that are left, what one packing may take.
 constexpr double kPackingPartOfSeconds = 0.3;
-
-// By position: how far above `capacity` the highest block in use then ends.
-std::vector<Bytes> BytesAbove(const Graph& graph, const Schedule& schedule,
-                              Bytes capacity) {
-  std::vector<Bytes> above(At(graph.num_ops()) + 1, 0);
-  std::vector<Bytes> of_tensor(At(graph.num_tensors()), 0);
-  std::set<TensorIdx> too_high;  // In use, and ending above the capacity.
-  const auto place = [&](TensorIdx t, Offset offset) {
-    of_tensor[At(t)] =
-        offset + RoundUp(graph.bytes(t), schedule.alignment) - capacity;
-    if (of_tensor[At(t)] > 0) too_high.insert(t);
-  };
-  for (const auto& [t, offset] : schedule.initial_placements) place(t, offset);
-  size_t placement = 0;
-  Position position = 0;
-  for (int64_t step = 0; step < std::ssize(schedule.steps); ++step) {
-    const auto& [kind, index] = schedule.steps[At(step)];
-    if (kind == StepKind::kEvict || kind == StepKind::kFree) {
-      too_high.erase(index);
-      continue;
-    }
-    for (; placement < schedule.placements.size() &&
-           schedule.placements[placement].step == step;
-         ++placement) {
-      place(schedule.placements[placement].tensor,
-            schedule.placements[placement].offset);
-    }
-    for (const TensorIdx t : too_high) {
-      above[At(position)] = std::max(above[At(position)], of_tensor[At(t)]);
-    }
-    if (kind == StepKind::kCompute) position = index + 1;
-  }
-  return above;
-}
 
 }  // namespace
 
@@ -108,20 +75,39 @@ SearchOptions PoolSearch::WithPartOfEffort(Bytes parts) const {
   return options;
 }
 
-Schedule PoolSearch::Write(const SearchResult& found,
-                           int64_t packing_effort) const {
-  const Bytes alignment = options_.search.common.alignment;
-  Rollout rollout(graph_, found.gaps, alignment);
-  rollout.Run(found.decisions);
+void PoolSearch::Write(const SearchResult& found, int64_t packing_effort) {
   std::optional<double> seconds = options_.search.deadline.SecondsLeft();
   if (seconds) *seconds *= kPackingPartOfSeconds;
-  return MakeStaticSchedule(
-      graph_, found.gaps, rollout,
-      {.alignment = alignment,
+  const bool is_live = options_.limits_live_bytes;
+  written_ = WritePlan(
+      graph_, found,
+      {.alignment = options_.search.common.alignment,
        .effort = packing_effort,
        .seconds = seconds,
        .seed = options_.search.common.seed,
-       .target_peak_bytes = options_.limits_live_bytes ? 0 : capacity_});
+       .target_peak_bytes = is_live ? 0 : capacity_},
+      is_live ? std::numeric_limits<Bytes>::max() : capacity_);
+}
+
+// As the best.
+void PoolSearch::TakeWritten(const SearchResult& found) {
+  if (!options_.limits_live_bytes) {
+    written_.schedule.capacity = capacity_;
+    best_packed_ = {.found = found,
+                    .places = std::move(written_.places),
+                    .schedule = written_.schedule};
+  }
+  best_ = std::move(written_.schedule);
+}
+
+void PoolSearch::SearchPacked() {
+  for (int i = 0; best_packed_ && i < kSearchesOfPacked; ++i) {
+    SearchOptions search = WithPartOfEffort(1);
+    search.common.seed += At(++num_rooms_);
+    search.preferred_bytes = std::nullopt;
+    SearchPackedPlans(graph_, capacity_, search, *best_packed_);
+    best_ = best_packed_->schedule;
+  }
 }
 
 void PoolSearch::SearchAtAnyCost() {
@@ -152,26 +138,24 @@ void PoolSearch::SearchWith(SearchOptions search) {
       known_.push_back(std::move(found));
       return;
     }
-    Schedule schedule = Write(found, options_.packing_effort);
-    const Bytes above = schedule.statistics.peak_bytes - capacity_;
+    Write(found, options_.packing_effort);
+    const Bytes above = written_.schedule.statistics.peak_bytes - capacity_;
+    const bool fits = options_.limits_live_bytes || above <= 0;
+    if (fits) TakeWritten(found);
     known_.push_back(std::move(found));
-    if (options_.limits_live_bytes || above <= 0) {
-      if (!options_.limits_live_bytes) schedule.capacity = capacity_;
-      best_ = std::move(schedule);
-      return;
-    }
+    if (fits) return;
     live_capacity -= RoundUp(above, search.common.alignment);
     search.effort /= 2;
   }
 }
 
 bool PoolSearch::Offer(const SearchResult& found, int64_t packing_effort) {
-  Schedule schedule = Write(found, packing_effort);
-  if (!options_.limits_live_bytes) {
-    if (schedule.statistics.peak_bytes > capacity_) return false;
-    schedule.capacity = capacity_;
+  Write(found, packing_effort);
+  if (!options_.limits_live_bytes &&
+      written_.schedule.statistics.peak_bytes > capacity_) {
+    return false;
   }
-  best_ = std::move(schedule);
+  TakeWritten(found);
   return true;
 }
 
@@ -234,20 +218,32 @@ void PoolSearch::SearchSharedRooms() {
   }
 }
 
-void PoolSearch::Continue(const Deadline& deadline, Seconds enough) {
+void PoolSearch::Continue(const Deadline& deadline, Seconds enough,
+                          int64_t most_rounds) {
   options_.search.deadline = deadline;
-  lookups_left_below_ = std::numeric_limits<int64_t>::max();
   const std::vector<Bytes> rooms = Rooms();
-  while (!deadline.IsOver() && !known_.empty()) {
+  for (int64_t i = 0; i < most_rounds && !deadline.IsOver(); ++i) {
+    if (known_.empty()) SearchAgain();
+    lookups_left_below_ = kLookupsBelow;
     for (const Bytes room : rooms) {
-      if (!deadline.IsOver()) SearchRoom(room);
+      if (!deadline.IsOver() && lookups_left_below_ > 0) SearchRoom(room);
     }
     OfferKnown();
+    Negotiate();
+    SearchPacked();
     if (best_ && best_->statistics.recompute_seconds <= enough) return;
     if (std::ssize(known_) > kMostKnown) {
       known_.erase(known_.begin() + kMostKnown, known_.end());
     }
   }
+}
+
+// With another seed.
+void PoolSearch::SearchAgain() {
+  lookups_left_ = options_.most_lookups;
+  SearchOptions search = options_.search;
+  search.common.seed += At(++num_rooms_);
+  SearchWith(std::move(search));
 }
 
 void PoolSearch::Negotiate() {
@@ -305,16 +301,15 @@ bool PoolSearch::IsBetter(const SearchResult& found) const {
 // is too much is kept back.
 Bytes PoolSearch::WriteAndKeepBack(const SearchResult& found, Bytes part,
                                    std::vector<Bytes>& reserved) {
-  Schedule schedule = Write(found, options_.packing_effort / kPackingPart);
-  const Bytes peak = schedule.statistics.peak_bytes;
+  Write(found, options_.packing_effort / kPackingPart);
+  const Bytes peak = written_.schedule.statistics.peak_bytes;
   if (peak <= capacity_) {
-    schedule.capacity = capacity_;
-    best_ = std::move(schedule);
+    TakeWritten(found);
     return peak;
   }
-  const auto above = BytesAbove(graph_, schedule, capacity_);
+  const auto above = BytesAbove(graph_, written_.schedule, capacity_);
   for (size_t p = 0; p < above.size(); ++p) {
-    reserved[p] += RoundUp(above[p] / part, schedule.alignment);
+    reserved[p] += RoundUp(above[p] / part, written_.schedule.alignment);
   }
   return peak;
 }

@@ -14,6 +14,7 @@
 #include "core/packing/packing.h"
 #include "core/schedule/schedule.h"
 #include "core/search/options.h"
+#include "core/search/packed_plans.h"
 #include "core/search/search.h"
 
 namespace coop {
@@ -59,9 +60,12 @@ class PoolSearch {
   // more, or pack where that does not. With a part of the effort.
   void SearchBelow();
 
-  // From what is known, in the same rooms again and again, until `deadline` or a
-  // plan that recomputes no more than `enough`.
-  void Continue(const Deadline& deadline, Seconds enough);
+  // From what is known, in the same rooms again and again, until `deadline`, so many
+  // rounds, or a plan that recomputes no more than `enough`.
+  void Continue(const Deadline& deadline, Seconds enough, int64_t most_rounds);
+
+  // From the best plan that packs on, from one that packs to the next.
+  void SearchPacked();
 
   // From a plan of another planner, with the same part of the effort.
   void SearchFromSchedule(const Schedule& schedule);
@@ -69,8 +73,9 @@ class PoolSearch {
  private:
   void SearchWith(SearchOptions search);
   [[nodiscard]] SearchOptions WithPartOfEffort(Bytes parts) const;
-  [[nodiscard]] Schedule Write(const SearchResult& found,
-                               int64_t packing_effort) const;
+  // Into `written_`.
+  void Write(const SearchResult& found, int64_t packing_effort);
+  void TakeWritten(const SearchResult& found);
   // False if it takes too many bytes.
   bool Offer(const SearchResult& found, int64_t packing_effort);
   [[nodiscard]] const SearchResult* Start(Bytes room) const;
@@ -80,6 +85,7 @@ class PoolSearch {
   Bytes WriteAndKeepBack(const SearchResult& found, Bytes part,
                          std::vector<Bytes>& reserved);
   [[nodiscard]] std::vector<Bytes> Rooms() const;
+  void SearchAgain();
   void SearchRoom(Bytes room);
   void SearchSharedRooms();
   void OfferKnown();
@@ -94,7 +100,9 @@ class PoolSearch {
   // Figures of those of what is known that were packed, or negotiated about.
   std::set<std::pair<Seconds, Bytes>> has_packed_;
   std::set<std::pair<Seconds, Bytes>> has_negotiated_;
+  WrittenPlan written_;
   std::optional<Schedule> best_;
+  std::optional<PackedPlan> best_packed_;  // The same.
 };
 
 }  // namespace coop

@@ -81,6 +81,20 @@ void Repairer::MeasureRoom() {
   }
 }
 
+std::vector<Bytes> Repairer::PartOfRoom(double part) const {
+  std::vector<Bytes> least(At(graph_.num_ops()) + 1, capacity_);
+  const auto live = rollout_.live_bytes();
+  const auto executions = rollout_.executions();
+  for (size_t e = 0; e < live.size(); ++e) {
+    Bytes& room = least[At(executions[e].position)];
+    room = std::min(room, capacity_ - live[e]);
+  }
+  for (Bytes& room : least) {
+    room = static_cast<Bytes>(part * static_cast<double>(room));
+  }
+  return least;
+}
+
 bool Repairer::Repair(SearchPlan& plan, Seconds limit, double noise,
                       bool finishes) {
   int num_unblocked = 0;

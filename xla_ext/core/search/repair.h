@@ -61,6 +61,12 @@ class Repairer {
     has_fit_ = false;
   }
 
+  // From now on; see SearchOptions.
+  void Reserve(std::vector<Bytes> reserved) { reserved_ = std::move(reserved); }
+  // Such a part of what the last evaluated plan leaves, by position.
+  [[nodiscard]] std::vector<Bytes> PartOfRoom(double part) const;
+
+  void Spend(int64_t effort) { effort_ -= effort; }
   [[nodiscard]] const Rollout& rollout() const { return rollout_; }
   [[nodiscard]] int64_t effort() const { return effort_; }
   // While no plan kept the capacity.
@@ -78,7 +84,7 @@ class Repairer {
   const GapTable& gaps_;
   Bytes capacity_;
   Bytes preferred_;
-  const std::vector<Bytes> reserved_;
+  std::vector<Bytes> reserved_;
   const Needs needs_;
   int64_t effort_;
   const int64_t least_effort_;  // Where what finishes ends, too.

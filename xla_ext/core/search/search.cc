@@ -29,6 +29,10 @@ constexpr int kMostPolished = 200;
 constexpr int64_t kMostSegments = 256;
 // How often a plan that is given is cut down to the capacity.
 constexpr int kTriesToMend = 3;
+// How much worse, relatively, the next plan may be at first.
+constexpr double kTemperature = 0.02;
+// Of the room that is left: above 1, often all of it.
+constexpr double kMostReserved = 1.5;
 // How often gaps are parted, each time for half of the effort that is left.
 constexpr int kSplitRounds = 2;
 // Of the effort, what a first plan from each start may not take.
@@ -41,6 +45,7 @@ class Search {
       : graph_(graph),
         gaps_(gaps),
         capacity_(capacity),
+        accepts_(options.accepts),
         random_(options.common.seed),
         repairer_(graph, gaps, capacity, options, random_) {}
 
@@ -60,7 +65,11 @@ class Search {
     if (best_.peak_bytes <= capacity_) {
       repairer_.AllowMore(std::exchange(best_.bytes_above, 0));
     }
-    if (best_.IsFeasible()) ImproveStarts();
+    if (accepts_) {
+      ImproveAccepted();
+    } else if (best_.IsFeasible()) {
+      ImproveStarts();
+    }
     return {.gaps = gaps_,
             .decisions = best_.decisions,
             .recompute_seconds = best_.recompute_seconds,
@@ -166,7 +175,7 @@ class Search {
     if (present.IsBetterThan(best)) best = present;
     while (repairer_.effort() > effort_at_end && best.recompute_seconds > 0) {
       const double temperature =
-          0.02 * static_cast<double>(repairer_.effort() - effort_at_end) /
+          kTemperature * static_cast<double>(repairer_.effort() - effort_at_end) /
           static_cast<double>(effort_at_start - effort_at_end);
       SearchPlan plan{.decisions = present.decisions};
       if (!Ruin(plan)) break;
@@ -192,6 +201,57 @@ class Search {
       }
     }
     if (best.IsBetterThan(best_)) best_ = std::move(best);
+  }
+
+  // What is alive grows by a part of the room: a plan that takes all is seldom accepted.
+  void ImproveAccepted() {
+    SearchPlan present = best_;
+    KeepAccepted(present);
+    const int64_t effort_at_start = std::max<int64_t>(repairer_.effort(), 1);
+    while (repairer_.effort() > 0 && present.recompute_seconds > 0) {
+      const double temperature = kTemperature *
+                                 static_cast<double>(repairer_.effort()) /
+                                 static_cast<double>(effort_at_start);
+      SearchPlan plan{.decisions = present.decisions};
+      repairer_.Reserve({});
+      if (!repairer_.Evaluate(plan)) break;
+      const double reserved = kMostReserved * random_.Uniform();
+      repairer_.Reserve(repairer_.PartOfRoom(std::min(1.0, reserved)));
+      const Seconds limit = present.recompute_seconds * (1 + temperature);
+      if (!Ruin(plan)) break;
+      if (!repairer_.Repair(plan, kMostWorse * limit, 0.5)) continue;
+      repairer_.FillUp(plan, 0.5);
+      if (plan.recompute_seconds > limit) continue;
+      if (plan.decisions == present.decisions || !Accepts(plan)) continue;
+      KeepAccepted(plan);
+      present = std::move(plan);
+      if (present.IsBetterThan(best_)) best_ = present;
+    }
+  }
+
+  // Takes decisions back, dearest first, where that is accepted.
+  void KeepAccepted(SearchPlan& plan) {
+    repairer_.Reserve({});
+    if (!repairer_.Evaluate(plan)) return;
+    const auto found = repairer_.Recomputed(plan);
+    std::vector<Fill> order(found.begin(), found.end());
+    std::ranges::stable_sort(order, std::greater<>{}, &Fill::seconds);
+    int64_t num_tries = 0;
+    for (const Fill& fill : order) {
+      SearchPlan kept = plan;
+      repairer_.Keep(kept, fill);
+      if (!repairer_.Evaluate(kept, plan.recompute_seconds)) continue;
+      if (!kept.IsBetterThan(plan)) continue;
+      if (repairer_.effort() <= 0 || ++num_tries > kMostPolished) return;
+      if (Accepts(kept)) plan = std::move(kept);
+    }
+  }
+
+  bool Accepts(const SearchPlan& plan) {
+    int64_t effort = 0;
+    const bool accepts = accepts_(gaps_, plan.decisions, effort);
+    repairer_.Spend(effort);
+    return accepts;
   }
 
   // Destroys part of the plan, for the repair to mend it in another way (large
@@ -283,6 +343,7 @@ class Search {
   const Graph& graph_;
   const GapTable& gaps_;
   const Bytes capacity_;
+  const decltype(SearchOptions::accepts)& accepts_;
   RandomChoice random_;
   Repairer repairer_;
   SearchPlan best_;

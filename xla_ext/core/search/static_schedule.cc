@@ -12,29 +12,31 @@ using BlockIdx = int64_t;
 class Writer {
  public:
   Writer(const Graph& graph, const GapTable& gaps, const Rollout& rollout,
-         const PackingOptions& options)
+         Bytes alignment)
       : graph_(graph),
         gaps_(gaps),
         rollout_(rollout),
-        options_(options),
+        alignment_(alignment),
         end_(std::ssize(rollout.executions())) {}
 
-  Schedule Write() && {
+  std::optional<Schedule> Write(const BlockPacker& pack) && {
     MakeBlocks();
-    const Packing packing = Pack(blocks_, options_);
-    offsets_ = packing.offsets;
-    schedule_.alignment = options_.alignment;
-    schedule_.capacity = packing.peak_bytes;
+    const std::optional<Packing> packing = pack(blocks_, names_);
+    if (!packing) return std::nullopt;
+    offsets_ = packing->offsets;
+    schedule_.alignment = alignment_;
+    schedule_.capacity = packing->peak_bytes;
     PlaceGraphInputs();
     for (ExecIdx e = 0; e < end_; ++e) WriteExecution(e);
-    Summarise(packing.peak_bytes);
+    Summarise(packing->peak_bytes);
     return std::move(schedule_);
   }
 
  private:
   // Packing step 0 is the start, e + 1 is execution e.
-  BlockIdx AddBlock(ExecIdx first, ExecIdx last, Bytes bytes) {
+  BlockIdx AddBlock(TensorIdx name, ExecIdx first, ExecIdx last, Bytes bytes) {
     blocks_.push_back({.first = first + 1, .last = last + 1, .bytes = bytes});
+    names_.push_back({name, rollout_.PositionOf(first)});
     return std::ssize(blocks_) - 1;
   }
 
@@ -49,7 +51,8 @@ class Writer {
       const ExecIdx last = std::max(version.made, version.last_read);
       if (version.takes_over == kNone) {
         version_block_.push_back(
-            AddBlock(version.made, last, rollout_.Size(version.tensor)));
+            AddBlock(version.tensor, version.made, last,
+                     rollout_.Size(version.tensor)));
       } else {
         const BlockIdx block = version_block_[At(version.takes_over)];
         Extend(block, last);
@@ -66,13 +69,14 @@ class Writer {
     }
     std::ranges::sort(drops_);
     for (const auto& [e, t] : rollout_.discarded()) {
-      discarded_block_.push_back(AddBlock(e, e, rollout_.Size(t)));
+      discarded_block_.push_back(AddBlock(t, e, e, rollout_.Size(t)));
     }
     MakePinnedBlocks();
     for (ExecIdx e = 0; e < end_; ++e) {
       const OpIdx op = rollout_.executions()[At(e)].op;
       const Bytes bytes = graph_.workspace_bytes(op);
-      workspace_block_.push_back(bytes > 0 ? AddBlock(e, e, bytes) : kNone);
+      workspace_block_.push_back(bytes > 0 ? AddBlock(-2 - op, e, e, bytes)
+                                           : kNone);
     }
   }
 
@@ -83,7 +87,7 @@ class Writer {
     const auto add = [&](TensorIdx t, ExecIdx made) {
       if (!graph_.is_pinned(t) || graph_.bytes(t) == 0) return;
       if (pinned_block_[At(t)] != kNone) return;
-      pinned_block_[At(t)] = AddBlock(made, end_, graph_.bytes(t));
+      pinned_block_[At(t)] = AddBlock(t, made, end_, graph_.bytes(t));
     };
     for (TensorIdx t = 0; t < graph_.num_tensors(); ++t) {
       if (graph_.producer(t) == kNone) add(t, kNone);
@@ -211,10 +215,11 @@ class Writer {
   const Graph& graph_;
   const GapTable& gaps_;
   const Rollout& rollout_;
-  const PackingOptions& options_;
+  const Bytes alignment_;
   const ExecIdx end_;
   Schedule schedule_;
   std::vector<PackingBlock> blocks_;
+  std::vector<BlockName> names_;
   std::vector<Offset> offsets_;
   std::vector<BlockIdx> version_block_;
   std::vector<BlockIdx> pinned_block_;  // By tensor.
@@ -234,7 +239,19 @@ class Writer {
 Schedule MakeStaticSchedule(const Graph& graph, const GapTable& gaps,
                             const Rollout& rollout,
                             const PackingOptions& options) {
-  return Writer(graph, gaps, rollout, options).Write();
+  const auto pack = [&](std::span<const PackingBlock> blocks,
+                        std::span<const BlockName>) {
+    return std::optional(Pack(blocks, options));
+  };
+  return *MakeStaticSchedule(graph, gaps, rollout, options.alignment, pack);
+}
+
+std::optional<Schedule> MakeStaticSchedule(const Graph& graph,
+                                           const GapTable& gaps,
+                                           const Rollout& rollout,
+                                           Bytes alignment,
+                                           const BlockPacker& pack) {
+  return Writer(graph, gaps, rollout, alignment).Write(pack);
 }
 
 }  // namespace coop
