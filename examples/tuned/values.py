@@ -478,6 +478,7 @@ OTHER_NUMBERS = {
     "api.results_check": {"_LINES_IN_REPORT"},
     "api.size_search": {"MAX_OF_OTHER_SIZES"},
     "arena.layout": {"NO_ARENA"},
+    "backends.cpu.backend": {"_WITHOUT_OPTIMIZED_CODE"},
     "backends.tpu.async_copies": {"_COPY_TABLES"},
     "backends.tpu.compile_to_buffers": {"_LAST_WORDS", "_MAIN_MEMORY"},
     "backends.tpu.heap": {"_NONE_NEAR"},
