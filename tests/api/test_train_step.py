@@ -263,16 +263,20 @@ def test_nothing_is_printed_at_exit():
 import jax, jax.numpy as jnp
 from coop_jax import remat_train_step
 
+def loss(weights, x):
+    for w in weights:
+        x = x + jnp.tanh(jnp.tanh(x @ w) * 1.1)
+    return jnp.mean(x**2)
+
 def trained():
     class Trainer:
-        @remat_train_step(budget="90%", planner="lookahead", static_argnums=0)
-        def step(self, w, x):
-            return w - jax.grad(lambda w: jnp.sum(jnp.tanh(jnp.tanh(x @ w) @ w)))(w)
+        @remat_train_step(budget="80%", planner="lookahead", static_argnums=0)
+        def step(self, weights, x):
+            return jax.grad(loss)(weights, x)
 
-    trainer = Trainer()
-    trainer.step(jnp.eye(16), jnp.ones((256, 16)))
-    plan = trainer.step.plan(trainer, jnp.eye(16), jnp.ones((256, 16)))
-    assert not plan.is_unmodified
+    trainer, args = Trainer(), ([jnp.eye(16)] * 6, jnp.ones((1024, 16)))
+    trainer.step(*args)
+    assert not trainer.step.plan(trainer, *args).is_unmodified
 
 trained()
 """
