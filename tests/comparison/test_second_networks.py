@@ -7,6 +7,7 @@ from compare import networks
 from compare.second import moe, t5, wavenet
 from compare.second.networks import NETWORKS
 from paper.networks.training_step import DONATED, Scale
+from steps import QUICK
 
 import coop_jax
 from coop_jax.comparison.checkpoint_policies import wrap_with
@@ -14,8 +15,7 @@ from coop_jax.comparison.recompute_counts import recomputes, saved_names
 
 NOTHING = wrap_with(jax.checkpoint_policies.nothing_saveable)
 NAMED = {"moe", "t5", "dit", "conformer", "vlm"}
-SHORT = coop_jax.PlanOptions(search_effort=100_000)
-QUICK = {"moe", "wavenet", "unet3d", "point_net"}
+SMALL = {"moe", "wavenet", "unet3d", "point_net"}
 every_network = pytest.mark.parametrize("name", NETWORKS)
 
 
@@ -39,7 +39,7 @@ def test_sizes(name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
+        pytest.param(name, marks=[] if name in SMALL else pytest.mark.slow)
         for name in NETWORKS
     ],
 )
@@ -62,7 +62,7 @@ def test_a_planned_step_computes_the_same():
     state, batch = training_step.concrete(seed=0)
     expected, loss = jax.jit(training_step.step)(state, batch)
     planned = coop_jax.remat_train_step(
-        training_step.step, budget="90%", planner=SHORT, donate_argnums=DONATED
+        training_step.step, budget="90%", planner=QUICK, donate_argnums=DONATED
     )
     updated, planned_loss = planned(state, batch)
     np.testing.assert_allclose(planned_loss, loss, rtol=1e-5)

@@ -38,7 +38,7 @@ _WITH_BARRIERS_IN_LOOPS = MappingProxyType(
 )
 
 
-# The module has its buffers before LLVM starts, which takes half of a compilation.
+# The module has its buffers before LLVM starts, which takes much of a compilation.
 _WITHOUT_OPTIMIZED_CODE = MappingProxyType({"xla_backend_optimization_level": 0})
 
 

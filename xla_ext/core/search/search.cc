@@ -233,11 +233,8 @@ class Search {
   void KeepAccepted(SearchPlan& plan) {
     repairer_.Reserve({});
     if (!repairer_.Evaluate(plan)) return;
-    const auto found = repairer_.Recomputed(plan);
-    std::vector<Fill> order(found.begin(), found.end());
-    std::ranges::stable_sort(order, std::greater<>{}, &Fill::seconds);
     int64_t num_tries = 0;
-    for (const Fill& fill : order) {
+    for (const Fill& fill : DearestFirst(plan)) {
       SearchPlan kept = plan;
       repairer_.Keep(kept, fill);
       if (!repairer_.Evaluate(kept, plan.recompute_seconds)) continue;
@@ -245,6 +242,14 @@ class Search {
       if (repairer_.effort() <= 0 || ++num_tries > kMostPolished) return;
       if (Accepts(kept)) plan = std::move(kept);
     }
+  }
+
+  // What the plan recomputes, which was evaluated last.
+  [[nodiscard]] std::vector<Fill> DearestFirst(const SearchPlan& plan) {
+    const auto found = repairer_.Recomputed(plan);
+    std::vector<Fill> order(found.begin(), found.end());
+    std::ranges::stable_sort(order, std::greater<>{}, &Fill::seconds);
+    return order;
   }
 
   bool Accepts(const SearchPlan& plan) {
@@ -325,11 +330,8 @@ class Search {
   // Takes back, dearest first, every decision that the capacity does not need.
   void Polish(SearchPlan& plan) {
     if (!repairer_.Evaluate(plan)) return;
-    const auto found = repairer_.Recomputed(plan);
-    std::vector<Fill> order(found.begin(), found.end());
-    std::ranges::stable_sort(order, std::greater<>{}, &Fill::seconds);
     int64_t num_tries = 0;
-    for (const Fill& fill : order) {
+    for (const Fill& fill : DearestFirst(plan)) {
       if (repairer_.effort() <= 0 || ++num_tries > kMostPolished) return;
       SearchPlan kept = plan;
       repairer_.Keep(kept, fill);
