@@ -72,7 +72,7 @@ class LoopPlan:
         num_runs: how often a loop with `parts` runs in a step: more than once inside of
             another loop.
         kind: "scan", "while_loop" or "cond".
-        branch: of a `cond`, the number of the branch: 0 for False, or the first of a `switch`.
+        branch: of a `cond` or `switch`, the number of the branch; that for False is 0.
     """
 
     source: str

@@ -45,9 +45,13 @@ def skipped(weights, x, loss=unrolled):
 
 def switched(weights, x):
     """Branches that need more and less."""
-    branches = [functools.partial(sgd, loss=loss) for loss in (scanned, unrolled)]
-    half = [lambda weights, x: sgd(weights, x[: BATCH // 2])]
-    return jax.lax.switch(jnp.int32(x[0, 0] > -9), [*branches, *half], weights, x)
+
+    def on_part(size):
+        return lambda weights, x: sgd(weights, x[: int(size * BATCH)])
+
+    return jax.lax.switch(
+        jnp.int32(x[0, 0] > -9), [on_part(0.9), sgd, on_part(0.2)], weights, x
+    )
 
 
 def until_done(weights, x):
