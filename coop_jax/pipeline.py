@@ -29,6 +29,7 @@ works. Differences between backends are behind `backends.backend.Backend` in eve
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,6 +42,7 @@ from coop_jax.compile.as_written import (
     predicted_fixed_bytes,
     unplanned_bytes,
 )
+from coop_jax.compile.bodies import stored_of_body
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.emit.hints import NO_HINTS
 from coop_jax.emit.inside_readers import (
@@ -214,12 +216,15 @@ def loop_search_of(
     if options.policy != "search":
         return None
     realize = XlaPlacement(traced.backend, NO_HINTS).realize
+    stored_of = functools.partial(stored_of_body, traced)
     program = with_broadcasts_inside(traced.program)
     kernels = kernel_flops(traced.program)
     search = LoopSearch(
         program,
         lambda program: menu_of(program, target),
-        lambda program: TightBodies(program, target, options, realize),
+        lambda program, is_worth: TightBodies(
+            program, target, options, realize, stored_of, is_worth
+        ),
         unmodified_bytes,
         traced.num_devices(),
         traced.compile,

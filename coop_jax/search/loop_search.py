@@ -16,8 +16,7 @@ from typing import Any
 from coop_jax.base.budget import format_bytes
 from coop_jax.loops.menu import Menu
 from coop_jax.search.candidates import MAX_COMPILATIONS, SLACK_WORTH_USING
-from coop_jax.search.stretches import LoopsOfProgram, Stretch, stretches
-from coop_jax.search.tight_bodies import TightBodies
+from coop_jax.search.stretches import BodiesOf, LoopsOfProgram, Stretch, stretches
 from coop_jax.trace.program import Program
 from coop_jax.xla.memory_figures import compile_measured
 
@@ -66,7 +65,7 @@ class LoopSearch:
     Arguments:
         program: the program.
         menu_of: makes the plans of the pairs of a program that are not planned.
-        bodies_of: makes the bodies that can be planned of a program.
+        bodies_of: makes the bodies of a program that can be planned, if they are worth it.
         unmodified_bytes: XLA's figure for the step as written.
         num_devices: the number of devices that values are divided over.
         compile_program: compiles a program.
@@ -79,7 +78,7 @@ class LoopSearch:
         self,
         program: Program,
         menu_of: Callable[[Program], Menu],
-        bodies_of: Callable[[Program], TightBodies],
+        bodies_of: BodiesOf,
         unmodified_bytes: int,
         num_devices: int,
         compile_program: Callable[[Program], Any],

@@ -17,6 +17,8 @@ from coop_jax.loops.parts import PlannedPair
 from coop_jax.search.tight_bodies import TightBodies, TightBody
 from coop_jax.trace.program import Program
 
+IsWorth = Callable[[int], bool]
+BodiesOf = Callable[[Program, IsWorth], TightBodies]
 Levels = tuple[tuple[PlannedPair, ...], ...]
 
 
@@ -91,15 +93,15 @@ def stretches(
     program: Program,
     menu: Menu,
     menu_of: Callable[[Program], Menu],
-    bodies_of: Callable[[Program], TightBodies],
-    is_worth: Callable[[int], bool],
+    bodies_of: BodiesOf,
+    is_worth: IsWorth,
 ) -> Iterator[Stretch]:
     """The stretches of a program's loops, made as they are asked for.
 
     Arguments:
         program, menu: the program, and the plans of its pairs.
         menu_of: makes the plans of the pairs of a program that are not planned.
-        bodies_of: makes the bodies that can be planned of a program.
+        bodies_of: makes the bodies of a program that can be planned, if they are worth it.
         is_worth: whether it is worth a compilation to save so many bytes, by what is
             known when it is asked.
     """
@@ -115,8 +117,8 @@ def _of_pairs(
     base_bytes: int,
     menu: Menu,
     menu_of: Callable[[Program], Menu],
-    bodies_of: Callable[[Program], TightBodies],
-    is_worth: Callable[[int], bool],
+    bodies_of: BodiesOf,
+    is_worth: IsWorth,
 ) -> Iterator[Stretch]:
     """The stretches of a menu, each with those inside of its last plan."""
     for low, high in menu.stretches:
@@ -134,7 +136,7 @@ def _inside(
     base: LoopsOfProgram,
     base_bytes: int,
     menu_of: Callable[[Program], Menu],
-    is_worth: Callable[[int], bool],
+    is_worth: IsWorth,
 ) -> tuple[LoopsOfProgram, int, Menu] | None:
     """The outermost level inside of the planned loops that is worth it; the levels around
     it, which are not, keep the fewest bytes without groups. None: no level is.
@@ -156,11 +158,11 @@ def _inside(
 def _of_bodies(
     base: LoopsOfProgram,
     base_bytes: int,
-    bodies_of: Callable[[Program], TightBodies],
-    is_worth: Callable[[int], bool],
+    bodies_of: BodiesOf,
+    is_worth: IsWorth,
 ) -> Iterator[Stretch]:
     """The stretch of a program's bodies, if planning them may save enough."""
-    bodies = bodies_of(base.program)
+    bodies = bodies_of(base.program, is_worth)
     if is_worth(bodies.largest_pool_bytes) and is_worth(bodies.most_saved_bytes):
         most = base_bytes + bodies.most_saved_bytes
         yield Stretch(base_bytes + 1, most, base, base_bytes, bodies=bodies)

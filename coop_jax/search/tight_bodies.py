@@ -17,7 +17,7 @@ from typing import Any
 from coop_jax.base.options import PlanOptions
 from coop_jax.emit.segments import Segment
 from coop_jax.graph.step_graph import StepGraph
-from coop_jax.graph.stored_values import from_rules
+from coop_jax.graph.stored_values import StoredValues, from_rules
 from coop_jax.loops.bodies import bodies_of, runs_of_bodies, with_bodies
 from coop_jax.loops.marks import is_of_group
 from coop_jax.plan.decoded import AnySchedule
@@ -28,6 +28,7 @@ from coop_jax.targets import Target
 from coop_jax.trace.program import Program
 
 Realize = Callable[[StepGraph, AnySchedule], Realization]
+StoredOf = Callable[[Program], StoredValues]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,6 +63,7 @@ class _Planning:
     target: Target
     options: PlanOptions
     realize: Realize
+    stored_of: StoredOf
 
     def least_unconstrained(self, graphs: Sequence[StepGraph]) -> int:
         schedules: Iterator[Any] = (unconstrained(g, self.options) for g in graphs)
@@ -79,17 +81,27 @@ class TightBodies:
         target: the device whose rates are the prices.
         options: of the planner.
         realize: makes a program of a schedule, as the backend requires.
+        stored_of: returns the values that XLA stores of a body.
+        is_worth: whether it is worth it to plan what takes so many bytes by rules.
     """
 
     def __init__(
-        self, program: Program, target: Target, options: PlanOptions, realize: Realize
+        self,
+        program: Program,
+        target: Target,
+        options: PlanOptions,
+        realize: Realize,
+        stored_of: StoredOf = from_rules,
+        is_worth: Callable[[int], bool] = bool,
     ) -> None:
         self._program = program
-        planning = _Planning(target, options, realize)
+        planning = _Planning(target, options, realize, stored_of)
+        by_rules = dataclasses.replace(planning, stored_of=from_rules)
         self._loops = {
             index: _Equation(eqn, (index,), 1, planning)
             for index, eqn in enumerate(program.eqns)
             if may_be_tight(eqn)
+            and is_worth(_Equation(eqn, (index,), 1, by_rules).pool_bytes)
         }
 
     @functools.cached_property
@@ -250,5 +262,10 @@ class _Body:
         return made.program, planned, schedule.statistics.max_live_bytes
 
     def _graphs(self, program: Program, scratch: dict[int, int]) -> list[StepGraph]:
-        stored = from_rules(program).with_scratch(scratch)
+        workspace_bytes = self._stored.workspace_bytes | scratch
+        stored = dataclasses.replace(self._stored, workspace_bytes=workspace_bytes)
         return graphs_of(program, stored, self._planning.target, self._planning.options)
+
+    @functools.cached_property
+    def _stored(self) -> StoredValues:
+        return self._planning.stored_of(self._program)

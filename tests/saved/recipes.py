@@ -84,7 +84,7 @@ def plans_of_loops(subject: Subject, *, is_tight: bool = False) -> Iterator[Reci
     options = planner_options(QUICK, target.alignment_bytes)
     realize = XlaPlacement(subject.backend, NO_HINTS).realize
 
-    def bodies_of(program):
+    def bodies_of(program, is_worth):
         eqns = program.eqns if is_tight else ()
         program = dataclasses.replace(program, eqns=eqns)
         return TightBodies(program, target, options, realize)

@@ -17,7 +17,7 @@ LARGE = 20_000
 def all_stretches(program, is_worth):
     options = planner_options("search", TARGET.alignment_bytes)
 
-    def no_bodies_of(program):
+    def no_bodies_of(program, _):
         return TightBodies(program, TARGET, options, None)
 
     def menu(program):

@@ -1,0 +1,47 @@
+"""Bodies: the values that XLA stores of a body of a loop or a branch.
+
+A body is compiled as a step of its own to be read, under a scope for each equation, as the
+step itself is. Rules alone found plans for a training step in a loop at twice the bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from coop_jax.base import _compat
+from coop_jax.compile.as_written import compile_tagged
+from coop_jax.compile.traced_step import TracedStep
+from coop_jax.graph.stored_values import StoredValues, from_rules
+from coop_jax.trace.program import Program
+
+
+def stored_of_body(traced: TracedStep, body: Program) -> StoredValues:
+    """The values that XLA stores of a body in a step.
+
+    Those of rules where the body alone does not say them: how XLA divides them over several
+    devices depends on the step around it, and in a `shard_map` it names axes of the mesh.
+    """
+    if traced.num_devices() > 1 or traced.program.mapped is not None:
+        return from_rules(body)
+    step = _as_step(traced, body)
+    tagged = compile_tagged(step)
+    if tagged is None:
+        return from_rules(body)
+    return traced.backend.stored_values(body, tagged)
+
+
+def _as_step(traced: TracedStep, body: Program) -> TracedStep:
+    """The body as a step of its inputs, none of them donated."""
+    on_device = jax.sharding.SingleDeviceSharding(traced.device())
+    inputs = tuple(
+        jax.ShapeDtypeStruct(
+            v.aval.shape, v.aval.dtype, sharding=on_device, weak_type=v.aval.weak_type
+        )
+        for v in body.invars
+    )
+    run = _compat.jaxpr_as_fun(body.to_jaxpr())
+    options = {"compiler_options": traced.jit_options.get("compiler_options")}
+    step = TracedStep.trace(lambda *values: run(*values), options, inputs, {})
+    return dataclasses.replace(step, program=body, _compilations=traced._compilations)
