@@ -87,9 +87,9 @@ def test_blocks_without_a_place_go_between_the_others(seed):
 
 def test_illegal_wishes_are_refused():
     blocks = [(0, 1, 8), (0, 2, 8)]
-    with pytest.raises(ValueError, match=r"refit.*`wished`.*one entry per block \(2.*got 1"):
+    with pytest.raises(ValueError, match=r"refit.*`wished`.*one entry.*2.*got 1"):
         refit(blocks, [0], 64)
     with pytest.raises(ValueError, match=r"`wished` must hold multiples of.*got 2"):
         refit(blocks, [0, 2], 64)
-    with pytest.raises(ValueError, match=r"refit.*`alignment`|refit.*alignment"):
+    with pytest.raises(ValueError, match=r"refit.*alignment.*3"):
         refit(blocks, [0, 8], 64, alignment=3)
