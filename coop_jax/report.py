@@ -285,7 +285,8 @@ def with_loops(
         recomputed_flops += body.num_runs * sum(item.flops for item in items)
     loops = [loop_plan(pair) for pair in planned]
     for body, items in zip(bodies, inside, strict=True):
-        loops.append(body_plan(body.eqn, body.schedule.statistics.max_live_bytes, items))
+        live_bytes = body.schedule.statistics.max_live_bytes
+        loops.append(body_plan(body.eqn, body.path[-1], live_bytes, items))
     return dataclasses.replace(
         plan,
         compute_overhead=plan.compute_overhead + seconds / step_seconds,

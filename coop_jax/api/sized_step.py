@@ -21,11 +21,10 @@ from coop_jax.compile.traced_step import TracedStep
 from coop_jax.fitted_step import FittedStep
 from coop_jax.graph.step_graph import build_graph
 from coop_jax.graph.stored_values import from_rules
+from coop_jax.loops.bodies import bodies_of, has_bodies
 from coop_jax.loops.broadcasts_inside import with_broadcasts_inside
 from coop_jax.loops.emission import with_planned_pairs
-from coop_jax.loops.loop import Loop
 from coop_jax.loops.menu import menu_of
-from coop_jax.loops.pairs import is_plannable
 from coop_jax.pipeline import fit_step, loop_search_of, problem_of
 from coop_jax.plan.planner import PlanOptions, planner_options
 from coop_jax.search.driver import BudgetSearch
@@ -211,9 +210,9 @@ def _ends_inside(program: Program, target: Target) -> Iterator[Program]:
 def _least_pool_bytes(program: Program, target: Target, alignment: int) -> int:
     """Bytes that no plan can go below by rules, those inside of loops included."""
     inside = {
-        index: _least_pool_bytes(Loop.of(eqn).body, target, alignment)
+        index: max(_least_pool_bytes(body, target, alignment) for body in bodies_of(eqn))
         for index, eqn in enumerate(program.eqns)
-        if is_plannable(eqn)
+        if has_bodies(eqn)
     }
     graph = build_graph(program, from_rules(program).with_scratch(inside), target)
     return _ext.lower_bound(graph.core, alignment)[0]

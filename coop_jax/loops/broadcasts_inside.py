@@ -15,6 +15,7 @@ from typing import Any
 
 from coop_jax.base import _compat
 from coop_jax.base._compat import DropVar, Literal
+from coop_jax.loops.bodies import has_bodies, with_bodies, with_changed_bodies
 from coop_jax.loops.broadcast_stacks import (
     broadcast_of_entries,
     broadcasts_of_loop,
@@ -45,6 +46,8 @@ def _with_broadcasts_inside(eqns: Sequence[Any]) -> list[Any]:
         made = [eqn]
         if is_plannable(eqn):
             made = broadcasts_of_loop(Loop.of(eqn)) or [_of_loop(eqn, broadcasts)]
+        elif has_bodies(eqn):
+            made = [with_changed_bodies(eqn, with_broadcasts_inside)]
         for each in filter(_is_broadcast, made):
             broadcasts |= {v: each for v in each.outvars if not isinstance(v, DropVar)}
         changed += made
@@ -79,7 +82,7 @@ def _of_loop(eqn: Any, broadcasts: dict[Any, Any]) -> Any:
     if not inside and is_same:
         return eqn
     body = dataclasses.replace(body, eqns=tuple(without_dead(inner, list(body.outvars))))
-    return loop.with_body(body).replace(invars=operands)
+    return with_bodies(eqn, [body]).replace(invars=operands)
 
 
 def _is_broadcast(eqn: Any) -> bool:

@@ -20,8 +20,8 @@ class Choices:
     Attributes:
         iteration: one iteration of the pair.
         hull: what an iteration can retain: the lower convex hull.
-        path: the loops around the pair, each by its place in the one before: their bodies
-            hold the pair.
+        path: where the pair is: for each equation around it, from the outermost, its place
+            in the program and the number of its body (`loops.bodies`) that goes on.
         num_runs: how often the pair runs in a step.
     """
 

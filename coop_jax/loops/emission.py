@@ -14,15 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coop_jax.base._compat import DropVar, Literal
-from coop_jax.loops.loop import Loop
+from coop_jax.loops.bodies import bodies_of, with_bodies
 from coop_jax.loops.part_body import (
     PartBody,
     backward_body,
     forward_body,
-    whole_body,
 )
 from coop_jax.loops.parts import PlannedPair
-from coop_jax.loops.run_parts import run_parts, run_whole
+from coop_jax.loops.run_parts import run_parts
 from coop_jax.trace.cse import without_dead
 from coop_jax.trace.inline import inlined
 from coop_jax.trace.program import Program
@@ -39,14 +38,11 @@ def with_planned_pairs(program: Program, planned: Sequence[PlannedPair]) -> Prog
     inside: dict[int, list[PlannedPair]] = collections.defaultdict(list)
     for pair in planned:
         if pair.path:
-            inner = dataclasses.replace(pair, path=pair.path[1:])
-            inside[pair.path[0]].append(inner)
+            inside[pair.path[0]].append(pair)
             continue
         emitter = _Emitter(pair)
         emitters[pair.iteration.pair.forward_index] = emitter.forward
         emitters[pair.iteration.pair.backward_index] = emitter.backward
-    for index, pairs in inside.items():
-        emitters[index] = _around(pairs)
     eqns: list[Any] = []
     constants = list(zip(program.constvars, program.consts, strict=True))
     renamed: dict[Any, Any] = {}
@@ -57,7 +53,7 @@ def with_planned_pairs(program: Program, planned: Sequence[PlannedPair]) -> Prog
     for index, eqn in enumerate(program.eqns):
         eqn = eqn.replace(invars=[read(v) for v in eqn.invars])
         if index not in emitters:
-            eqns.append(eqn)
+            eqns.append(_with_pairs_inside(eqn, inside[index]) if index in inside else eqn)
             continue
 
         def inline(run: Callable, operands: Sequence[Any], like: Any = eqn) -> list[Any]:
@@ -79,24 +75,18 @@ def with_planned_pairs(program: Program, planned: Sequence[PlannedPair]) -> Prog
     )
 
 
-def _around(planned: Sequence[PlannedPair]) -> Emit:
-    """What replaces a loop whose body has planned pairs."""
-
-    def emit(eqn: Any, inline: Inline) -> dict[Any, Any]:
-        loop = Loop.of(eqn)
-        whole = whole_body(loop, with_planned_pairs(loop.body, planned))
-        sizes = len(whole.consts), len(whole.carry)
-
-        def run(*values: Any) -> list[Any]:
-            consts, rest = values[: sizes[0]], values[sizes[0] :]
-            init, stacks = rest[: sizes[1]], rest[sizes[1] :]
-            inputs = [*whole.consts, *whole.entries]
-            given = dict(zip(inputs, [*consts, *stacks], strict=True))
-            return run_whole(loop, whole, given, init, [])
-
-        return _bound(eqn.outvars, inline(run, eqn.invars))
-
-    return emit
+def _with_pairs_inside(eqn: Any, planned: Sequence[PlannedPair]) -> Any:
+    """An equation whose bodies have planned pairs."""
+    bodies = bodies_of(eqn)
+    for number, body in enumerate(bodies):
+        inside = [
+            dataclasses.replace(pair, path=pair.path[2:])
+            for pair in planned
+            if pair.path[1] == number
+        ]
+        if inside:
+            bodies[number] = with_planned_pairs(body, inside)
+    return with_bodies(eqn, bodies)
 
 
 class _Emitter:

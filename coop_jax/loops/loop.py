@@ -8,7 +8,7 @@ from typing import Any
 
 from coop_jax.base import _compat
 from coop_jax.base._compat import Literal
-from coop_jax.trace.inline import flatten
+from coop_jax.loops.bodies import bodies_of
 from coop_jax.trace.program import Program
 
 
@@ -33,12 +33,8 @@ class Loop:
     @functools.cached_property
     def body(self) -> Program:
         """One iteration, with calls inlined."""
-        closed = self.eqn.params["jaxpr"]
-        return flatten(closed, [False] * len(self.eqn.invars))
-
-    def with_body(self, body: Program) -> Any:
-        """The equation with another program for one iteration, of the same types."""
-        return self.eqn.replace(params=self.eqn.params | {"jaxpr": body.to_jaxpr()})
+        (body,) = bodies_of(self.eqn)
+        return body
 
     @property
     def length(self) -> int:

@@ -59,25 +59,30 @@ class IterationsPlan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoopPlan:
-    """How a `scan` and the `scan` of its gradient are planned, or the body of one of them.
+    """How a `scan` and the `scan` of its gradient are planned, or the body of a loop, or a
+    branch of a `cond`.
 
     Attributes:
-        source: file and line of the loop.
-        length: its iterations.
+        source: file and line of the loop, or of the `cond`.
+        length: its iterations; None where they are not known, and of a `cond`.
         parts: what they keep for the gradient, in the order in which they run.
-        live_bytes: bytes alive at once in an iteration whose body is planned, beside its
-            operands; None where only `parts` are.
-        recomputations: what an iteration evaluates again for that, most operations first.
+        live_bytes: bytes alive at once in an iteration or a branch that is planned, beside
+            its operands; None where only `parts` are.
+        recomputations: what it evaluates again for that, most operations first.
         num_runs: how often a loop with `parts` runs in a step: more than once inside of
             another loop.
+        kind: "scan", "while_loop" or "cond".
+        branch: of a `cond` or `switch`, the number of the branch; that for False is 0.
     """
 
     source: str
-    length: int
+    length: int | None
     parts: tuple[IterationsPlan, ...]
     live_bytes: int | None = None
     recomputations: tuple[Recomputation, ...] = ()
     num_runs: int = 1
+    kind: str = "scan"
+    branch: int | None = None
 
 
 def loop_plan(planned: PlannedPair) -> LoopPlan:
@@ -91,11 +96,23 @@ def loop_plan(planned: PlannedPair) -> LoopPlan:
 
 
 def body_plan(
-    eqn: Any, live_bytes: int, recomputations: tuple[Recomputation, ...]
+    eqn: Any, number: int, live_bytes: int, recomputations: tuple[Recomputation, ...]
 ) -> LoopPlan:
-    """The report of a loop whose body is planned."""
-    source, length = _compat.source_line(eqn), eqn.params["length"]
-    return LoopPlan(source, length, (), live_bytes, recomputations)
+    """The report of a planned body of an equation.
+
+    Arguments:
+        number: of the body, as of `loops.bodies`.
+    """
+    name = eqn.primitive.name
+    return LoopPlan(
+        _compat.source_line(eqn),
+        eqn.params.get("length"),
+        (),
+        live_bytes,
+        recomputations,
+        kind="while_loop" if name == "while" else name,
+        branch=number if name == "cond" else None,
+    )
 
 
 def recomputations_of(planned: PlannedPair) -> tuple[Recomputation, ...]:
@@ -125,6 +142,14 @@ def _iterations_plan(iteration: Iteration, part: Part) -> IterationsPlan:
         tuple(_described(v, makers.get(v)) for v in kept),
         _summed((eqn, 1) for eqn in part.retained.recomputed),
     )
+
+
+def _title(loop: LoopPlan) -> str:
+    if loop.branch is not None:
+        return f"branch {loop.branch} of the cond"
+    if loop.length is None:
+        return loop.kind
+    return f"loop of {loop.length} iterations"
 
 
 def _of_group(part: IterationsPlan) -> str:
@@ -172,7 +197,7 @@ def recomputation_lines(items: Sequence[Recomputation], indent: str) -> list[str
 def loop_lines(loop: LoopPlan) -> list[str]:
     """A planned loop as lines of a report."""
     runs = f", run {loop.num_runs} times" if loop.num_runs > 1 else ""
-    lines = [f"  loop of {loop.length} iterations at {loop.source}{runs}"]
+    lines = [f"  {_title(loop)} at {loop.source}{runs}"]
     for part in loop.parts:
         lines.append(
             f"    iterations {part.first}-{part.last} keep "
@@ -185,8 +210,9 @@ def loop_lines(loop: LoopPlan) -> list[str]:
             lines.append("    and each evaluates again")
             lines += recomputation_lines(part.recomputations, "      ")
     if loop.live_bytes is not None:
-        lines.append(f"    an iteration has {format_bytes(loop.live_bytes)} alive at once")
+        run = "an iteration" if loop.branch is None else "it"
+        lines.append(f"    {run} has {format_bytes(loop.live_bytes)} alive at once")
     if loop.recomputations:
-        lines.append("    and each evaluates again, to have no more")
+        lines.append("    and evaluates again, to have no more")
         lines += recomputation_lines(loop.recomputations, "      ")
     return lines

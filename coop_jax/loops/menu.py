@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from coop_jax.base._compat import Literal
+from coop_jax.loops.bodies import bodies_of, runs_of_bodies
 from coop_jax.loops.choices import Choices
 from coop_jax.loops.frontier import frontier
 from coop_jax.loops.iteration import Iteration
-from coop_jax.loops.loop import Loop
 from coop_jax.loops.marks import is_planned
-from coop_jax.loops.pairs import find_pairs, is_plannable
+from coop_jax.loops.pairs import find_pairs
 from coop_jax.loops.parts import PlannedPair
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program, reads
@@ -125,17 +125,18 @@ def iterations_of(
     program: Program, target: Target, path: tuple[int, ...] = (), num_runs: int = 1
 ) -> Iterator[tuple[Iteration, tuple[int, ...], int]]:
     """The iterations of the pairs of a program that are not planned yet, and of those in
-    the bodies of its other loops, each with `path` and `num_runs` as of `Choices`."""
+    the bodies of its other equations, each with `path` and `num_runs` as of `Choices`."""
     pairs = [p for p in find_pairs(program) if not is_planned(p.forward.eqn)]
     for pair in pairs:
         outliving = _outliving(program, pair.backward_index)
         yield Iteration.of(pair, outliving, target), path, num_runs
     paired = {i for pair in pairs for i in (pair.forward_index, pair.backward_index)}
     for index, eqn in enumerate(program.eqns):
-        if index not in paired and is_plannable(eqn):
-            loop = Loop.of(eqn)
-            inside = (*path, index), num_runs * loop.length
-            yield from iterations_of(loop.body, target, *inside)
+        if index in paired:
+            continue
+        runs_inside = num_runs * runs_of_bodies(eqn)
+        for number, body in enumerate(bodies_of(eqn)):
+            yield from iterations_of(body, target, (*path, index, number), runs_inside)
 
 
 def _outliving(program: Program, index: int) -> set[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from coop_jax.base import _compat
 from coop_jax.base._compat import DropVar, Literal
+from coop_jax.loops.bodies import has_bodies
 from coop_jax.loops.loop import Loop
 from coop_jax.trace.costs import aval_bytes
 from coop_jax.trace.program import Program, reads
@@ -93,16 +94,7 @@ def _pair_of(
 
 def is_plannable(eqn: Any) -> bool:
     """Whether the equation is a loop whose iterations may be planned."""
-    return (
-        eqn.primitive.name == "scan"
-        and eqn.params["length"] > 1
-        and not any(map(_is_unplannable, [*eqn.invars, *eqn.outvars]))
-    )
-
-
-def _is_unplannable(atom: Any) -> bool:
-    """Whether a value is no array (a reference, a token), or its type has a sharding."""
-    return not _compat.is_array(atom.aval) or _compat.has_explicit_sharding(atom.aval)
+    return eqn.primitive.name == "scan" and has_bodies(eqn)
 
 
 def _readers(program: Program) -> dict[Any, set[int]]:

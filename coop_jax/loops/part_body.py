@@ -13,7 +13,7 @@ from coop_jax.loops.iteration import Iteration
 from coop_jax.loops.loop import Loop
 from coop_jax.loops.parts import Part
 from coop_jax.trace.cse import without_dead
-from coop_jax.trace.program import Program, reads
+from coop_jax.trace.program import reads
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -80,15 +80,6 @@ def _again_body(iteration: Iteration, own_out: list[Any]) -> PartBody:
     loop = iteration.pair.forward
     carried = list(iteration.forward_results[: loop.num_carry])
     return _body(loop, iteration, iteration.forward, carried, [], own_out)
-
-
-def whole_body(loop: Loop, body: Program) -> PartBody:
-    """A body of a loop that stacks nothing else than the loop as written."""
-    run = _compat.jaxpr_as_fun(body.to_jaxpr())
-    inputs = loop.body_consts, loop.body_carry, loop.body_entries
-    return PartBody(
-        run, *inputs, own_in=[], own_out=[], written=[], is_reversed=loop.is_reversed
-    )
 
 
 def own_values(iteration: Iteration, retained: Retained) -> list[Any]:

@@ -37,11 +37,11 @@ def run_parts(
     """
     with planned_loops():
         if len(parts) == 1 and parts[0].group == 1:
-            return run_whole(loop, bodies[0], given, init, own[0])
+            return _run_whole(loop, bodies[0], given, init, own[0])
         return _run_several(loop, parts, bodies, given, list(init), own)
 
 
-def run_whole(
+def _run_whole(
     loop: Loop,
     body: PartBody,
     given: Mapping[Any, Any],

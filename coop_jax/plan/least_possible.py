@@ -10,7 +10,7 @@ from coop_jax.base.budget import format_bytes
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.planner import PlanOptions
 
-_LOOPS = ("scan", "while")
+_LOOPS = ("scan", "while", "cond")
 # A loop is the cause where at least this part of the bytes needed is its own.
 _TO_BLAME = 0.5
 
@@ -74,10 +74,10 @@ def blocking_at(graph: StepGraph, operation: int, pool_bytes: int) -> Blocking:
         if loop_bytes < _TO_BLAME * pool_bytes or loop < 0:
             return Blocking(graph.describe(operation))
     advice = (
-        f" It is a loop that takes {loop_bytes} bytes ({format_bytes(loop_bytes)}) for "
-        "what it reads, makes and keeps inside, and `coop_jax` found no less: of a `scan` "
-        "it plans what a loop keeps for the loop of its gradient and what an iteration has "
-        "alive at once, of a `while_loop` nothing."
+        f" It is a loop or a `cond` that takes {loop_bytes} bytes "
+        f"({format_bytes(loop_bytes)}) for what it reads, makes and keeps inside, and "
+        "`coop_jax` found no less: it plans what an iteration or a branch has alive at "
+        "once, and of a `scan` what it keeps for the loop of its gradient."
     )
     return Blocking(graph.describe(loop), advice)
 

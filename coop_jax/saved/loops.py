@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coop_jax.base import _compat
+from coop_jax.loops.bodies import bodies_of, runs_of_bodies, with_bodies
 from coop_jax.loops.broadcasts_inside import with_broadcasts_inside
 from coop_jax.loops.emission import with_planned_pairs
 from coop_jax.loops.frontier import Retained, retained_of
 from coop_jax.loops.iteration import Iteration
-from coop_jax.loops.loop import Loop
 from coop_jax.loops.menu import iterations_of
 from coop_jax.loops.parts import Part, PlannedPair
 from coop_jax.saved.document import Node, PlanFault
@@ -234,28 +234,36 @@ class _Bodies:
             self._plans[place] = plan
 
     def written(self, eqn: Any, path: tuple[int, ...], num_runs: int, around: Any) -> Any:
-        """A loop with the planned bodies of it and of the loops in it.
+        """An equation with the planned bodies of it and of the equations in it.
 
         Arguments:
-            path: as of `TightBody`.
-            num_runs: of the loop.
+            path: as of `TightBody`, without the number of a body at its end.
+            num_runs: of the equation.
             around: the loop that has it in its body; None: there is none.
         """
-        loop, named = Loop.of(eqn), named_loop(eqn, around)
-        program = loop.body
-        eqns, runs_inside = list(program.eqns), num_runs * loop.length
+        named, runs_inside = named_loop(eqn, around), num_runs * runs_of_bodies(eqn)
+        bodies = bodies_of(eqn)
+        for number, body in enumerate(bodies):
+            place = *path, number
+            bodies[number] = self._written_body(body, place, runs_inside, named)
+        return with_bodies(eqn, bodies)
+
+    def _written_body(
+        self, program: Program, path: tuple[int, ...], num_runs: int, named: Any
+    ) -> Program:
+        eqns = list(program.eqns)
         for index, inner in enumerate(program.eqns):
             if may_be_tight(inner):
-                eqns[index] = self.written(inner, (*path, index), runs_inside, named)
+                eqns[index] = self.written(inner, (*path, index), num_runs, named)
         program = dataclasses.replace(program, eqns=tuple(eqns))
         node = self._plans.pop(path, None)
-        if node is not None:
-            line = line_of(node, program, self._target)
-            made = self._placement.realize(line.graph, line.schedule)
-            program = made.program
-            body = named, line.graph, line.schedule, made.segments, runs_inside, path
-            self.planned.append(TightBody(*body))
-        return loop.with_body(program)
+        if node is None:
+            return program
+        line = line_of(node, program, self._target)
+        made = self._placement.realize(line.graph, line.schedule)
+        body = named, line.graph, line.schedule, made.segments, num_runs, path
+        self.planned.append(TightBody(*body))
+        return made.program
 
     def check_all_used(self) -> None:
         """Raises `PlanFault` for a plan of a loop that is not there."""

@@ -93,7 +93,6 @@ class LoopSearch:
         self._log = log
         # By number of the stretch and saved bytes, in the order of the path.
         self._measured: dict[tuple[int, int], PlannedLoops] = {}
-        self._saved_at: dict[tuple[int, tuple[bytes, ...]], int] = {}
         self._stretches: list[Stretch] = []
         menu = menu_of(program)
         self._further = stretches(program, menu, menu_of, bodies_of, self._is_worth)
@@ -171,9 +170,15 @@ class LoopSearch:
         the last plan if no other keeps the budget."""
         stretch = self._stretches[number]
         low, high = stretch.low, stretch.high
+        too_large = small_enough = None  # Place and figure of the plans next to the budget.
         num_misses = further_bytes = 0
         for _ in range(MAX_COMPILATIONS_OF_LOOPS):
             at = self._aim(budget_bytes - further_bytes, low, high)
+            if too_large is not None and small_enough is not None:
+                # XLA's figure need not follow a pool, or what stacks save by ours.
+                if stretch.bodies is not None or at in (low, high):
+                    at = _between(too_large, small_enough, budget_bytes)
+                    at = max(low, min(high, at))
             num_compilations = self.num_compilations
             measured = self._measure(number, at)
             is_new = self.num_compilations > num_compilations
@@ -183,16 +188,16 @@ class LoopSearch:
             self._rest_bytes = measured.total_bytes + saved_bytes
             slack = budget_bytes - measured.total_bytes
             if measured.keeps(budget_bytes):
-                high = at
+                high, small_enough = at, (at, measured.total_bytes)
                 if at == stretch.low or slack <= SLACK_WORTH_USING * budget_bytes:
                     break
-            elif stretch.bodies is None:
-                low = at + 1
             else:
-                low = at + 1
-                # XLA's figure need not follow a pool: every miss makes the step longer.
-                further_bytes = -slack * num_misses
-                num_misses += 1
+                low = max(at, measured.saved_bytes) + 1
+                too_large = at, measured.total_bytes
+                if stretch.bodies is not None:
+                    # Every miss makes the step longer.
+                    further_bytes = -slack * num_misses
+                    num_misses += 1
             if low > high:
                 break
         if self._fastest_that_keeps(budget_bytes) is None:
@@ -221,9 +226,7 @@ class LoopSearch:
         return max(low, min(high, saved_bytes))
 
     def _measure(self, number: int, at: int) -> PlannedLoops:
-        loops, saved_bytes, keys = self._stretches[number].plan(at)
-        if keys:  # Plans of bodies for other bytes may be the same.
-            saved_bytes = self._saved_at.setdefault((number, keys), saved_bytes)
+        loops, saved_bytes = self._stretches[number].plan(at)
         key = number, saved_bytes
         if key not in self._measured:
             predicted_bytes = self._rest_bytes - saved_bytes // self._num_devices
@@ -239,3 +242,11 @@ class LoopSearch:
                 *(compiled, total_bytes, self._seconds_of),
             )
         return self._measured[key]
+
+
+def _between(
+    too_large: tuple[int, int], small_enough: tuple[int, int], budget_bytes: int
+) -> int:
+    """The place between two with their figures where a straight line meets a budget."""
+    (first, most), (last, least) = too_large, small_enough
+    return first + -(-(last - first) * (most - budget_bytes) // (most - least))

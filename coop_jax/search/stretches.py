@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from coop_jax.loops.emission import with_planned_pairs
 from coop_jax.loops.menu import Menu
 from coop_jax.loops.parts import PlannedPair
-from coop_jax.plan.planner import key_of
 from coop_jax.search.tight_bodies import TightBodies, TightBody
 from coop_jax.trace.program import Program
 
@@ -68,13 +67,8 @@ class Stretch:
         """Whether it plans more of the loops of the last plan of the one before it."""
         return len(self.base.levels) > len(other.base.levels)
 
-    def plan(self, at: int) -> tuple[LoopsOfProgram, int, tuple[bytes, ...]]:
-        """The plan at a number of saved bytes.
-
-        Returns:
-            The plan; the bytes that it saves; what tells the plans of bodies apart that are
-            made for the same pairs.
-        """
+    def plan(self, at: int) -> tuple[LoopsOfProgram, int]:
+        """The plan at a number of saved bytes, and the bytes that it saves."""
         wanted = at - self.base_bytes
         if self.menu is not None:
             pairs = tuple(self.menu.saving(wanted))
@@ -85,12 +79,12 @@ class Stretch:
                 + self.menu.first_bytes
                 - sum(pair.kept_bytes for pair in pairs)
             )
-            return LoopsOfProgram(levels, (), (), program), saved_bytes, ()
+            return LoopsOfProgram(levels, (), (), program), saved_bytes
         assert self.bodies is not None, "a stretch is of pairs or of bodies"
-        program, bodies = self.bodies.saving(wanted)
+        program, bodies, saved_bytes = self.bodies.saving(wanted)
         places = self.bodies.places(wanted)
-        keys = tuple(key_of(body.graph, body.schedule) for body in bodies)
-        return LoopsOfProgram(self.base.levels, bodies, places, program), at, keys
+        loops = LoopsOfProgram(self.base.levels, bodies, places, program)
+        return loops, self.base_bytes + saved_bytes
 
 
 def stretches(
@@ -128,7 +122,7 @@ def _of_pairs(
     for low, high in menu.stretches:
         stretch = Stretch(base_bytes + low, base_bytes + high, base, base_bytes, menu)
         yield stretch
-        last, saved_bytes, _ = stretch.plan(stretch.high)
+        last, saved_bytes = stretch.plan(stretch.high)
         inside = _inside(last, saved_bytes, menu_of, is_worth)
         if inside is None:
             yield from _of_bodies(last, saved_bytes, bodies_of, is_worth)
@@ -155,7 +149,7 @@ def _inside(
             return base, base_bytes, menu
         low, high = menu.stretches[0]
         around = Stretch(base_bytes + low, base_bytes + high, base, base_bytes, menu)
-        base, base_bytes, _ = around.plan(around.high)
+        base, base_bytes = around.plan(around.high)
     return None
 
 

@@ -1,9 +1,10 @@
-"""Tight bodies: the bodies of loops planned for fewer bytes alive at once.
+"""Tight bodies: bodies of loops and branches planned for fewer bytes alive at once.
 
-What a loop takes beside its operands is the pool of its body. A body is a straight line
-like the step itself: the planner plans it for a smaller pool, and its fences keep XLA to
-the plan. Bodies of unpaired loops (accumulation over microbatches, training steps in a
-loop) are planned in the same way as those of planned pairs.
+What a loop or a `cond` takes beside its operands is the pool of its body, or of that of its
+branches that takes most. A body is a straight line like the step itself: the planner plans
+it for a smaller pool, and its fences keep XLA to the plan. Bodies of unpaired loops
+(accumulation over microbatches, training steps in a loop, line searches) are planned in the
+same way as those of planned pairs.
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ from coop_jax.base.options import PlanOptions
 from coop_jax.emit.segments import Segment
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.graph.stored_values import from_rules
-from coop_jax.loops.loop import Loop
+from coop_jax.loops.bodies import bodies_of, runs_of_bodies, with_bodies
 from coop_jax.loops.marks import is_of_group
-from coop_jax.loops.pairs import is_plannable
 from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.planner import least_recomputation, smallest_of, unconstrained
 from coop_jax.search.placements import Realization
@@ -35,10 +35,11 @@ class TightBody:
     """A body that was planned for a pool.
 
     Attributes:
-        eqn: its loop, or for the loop of a group, which is ours, that around it.
+        eqn: its equation, or for the loop of a group, which is ours, that around it.
         graph, schedule, segments: its plan.
         num_runs: how often it runs in a step.
-        path: places of the loops around it, each in the body before, and its own.
+        path: for each equation around it, from the outermost, its place in the program and
+            the number of its body that goes on.
     """
 
     eqn: Any
@@ -52,6 +53,19 @@ class TightBody:
     def recompute_seconds(self) -> float:
         """Modelled time in a step of recomputation."""
         return self.num_runs * self.schedule.statistics.recompute_seconds
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Planning:
+    """What all bodies are planned with: see `TightBodies`."""
+
+    target: Target
+    options: PlanOptions
+    realize: Realize
+
+    def least_unconstrained(self, graphs: Sequence[StepGraph]) -> int:
+        schedules: Iterator[Any] = (unconstrained(g, self.options) for g in graphs)
+        return min(schedule.statistics.max_live_bytes for schedule in schedules)
 
 
 class TightBodies:
@@ -71,8 +85,9 @@ class TightBodies:
         self, program: Program, target: Target, options: PlanOptions, realize: Realize
     ) -> None:
         self._program = program
+        planning = _Planning(target, options, realize)
         self._loops = {
-            index: _Body(eqn, (index,), 1, target, options, realize)
+            index: _Equation(eqn, (index,), 1, planning)
             for index, eqn in enumerate(program.eqns)
             if may_be_tight(eqn)
         }
@@ -89,17 +104,21 @@ class TightBodies:
         least = (body.smallest_bytes for body in self._loops.values())
         return self.largest_pool_bytes - max(least, default=0)
 
-    def saving(self, saved_bytes: int) -> tuple[Program, tuple[TightBody, ...]]:
+    def saving(self, saved_bytes: int) -> tuple[Program, tuple[TightBody, ...], int]:
         """The program whose loops take so many bytes less, or as few as they can.
 
         Returns:
-            The program, and the bodies that are planned in it.
+            The program, the bodies that are planned in it, and the bytes that its loops
+            take less.
         """
         eqns, planned = list(self._program.eqns), []
+        pools = {index: loop.pool_bytes for index, loop in self._loops.items()}
         for index, excess in self._excess(saved_bytes).items():
-            eqns[index], more, _ = self._loops[index].tightened(excess)
+            eqns[index], more, pools[index] = self._loops[index].tightened(excess)
             planned += more
-        return dataclasses.replace(self._program, eqns=tuple(eqns)), tuple(planned)
+        program = dataclasses.replace(self._program, eqns=tuple(eqns))
+        largest_bytes = max(pools.values(), default=0)
+        return program, tuple(planned), self.largest_pool_bytes - largest_bytes
 
     def places(self, saved_bytes: int) -> tuple[int, ...]:
         """The places of the loops that `saving` changes."""
@@ -113,11 +132,9 @@ class TightBodies:
 
 
 def may_be_tight(eqn: Any) -> bool:
-    """Whether the equation is a loop whose body may be planned as a straight line."""
-    if not is_plannable(eqn):
-        return False
-    eqns = Loop.of(eqn).body.eqns
-    return len(eqns) > 1 or any(map(may_be_tight, eqns))
+    """Whether the equation has a body that may be planned as a straight line."""
+    bodies = bodies_of(eqn)
+    return any(len(b.eqns) > 1 or any(map(may_be_tight, b.eqns)) for b in bodies)
 
 
 def named_loop(eqn: Any, around: Any) -> Any:
@@ -129,53 +146,89 @@ def named_loop(eqn: Any, around: Any) -> Any:
     return around if is_of_group(eqn) and around is not None else eqn
 
 
-class _Body:
-    """The body of one loop, with those of the loops in it."""
+class _Equation:
+    """An equation with bodies, and what is planned of each."""
 
     def __init__(
         self,
         eqn: Any,
         path: tuple[int, ...],
         num_runs: int,
-        target: Target,
-        options: PlanOptions,
-        realize: Realize,
+        planning: _Planning,
         around: Any = None,
     ) -> None:
         self._eqn = eqn
-        self._path = path
-        self._named = named_loop(eqn, around)
-        self._program = Loop.of(eqn).body
-        self._num_runs = num_runs * eqn.params["length"]
-        self._options, self._target, self._realize = options, target, realize
+        named, runs_inside = named_loop(eqn, around), num_runs * runs_of_bodies(eqn)
+        self._bodies = [
+            _Body(body, named, (*path, number), runs_inside, planning)
+            for number, body in enumerate(bodies_of(eqn))
+        ]
+
+    @functools.cached_property
+    def pool_bytes(self) -> int:
+        """Bytes alive at once in the body that takes most, as it is."""
+        return max(body.pool_bytes for body in self._bodies)
+
+    @functools.cached_property
+    def smallest_bytes(self) -> int:
+        """The least such bytes that can be planned."""
+        return max(body.smallest_bytes for body in self._bodies)
+
+    def tightened(self, excess_bytes: int) -> tuple[Any, list[TightBody], int]:
+        """The equation with a pool that is smaller by so many bytes, or as small as it can
+        be; its bodies with smaller pools stay as they are.
+
+        Returns:
+            The equation, the planned bodies, and the pool's bytes.
+        """
+        room = self.pool_bytes - excess_bytes
+        programs, planned, pools = [], [], []
+        for body in self._bodies:
+            program, more, pool_bytes = body.tightened(max(0, body.pool_bytes - room))
+            programs.append(program)
+            planned += more
+            pools.append(pool_bytes)
+        return with_bodies(self._eqn, programs), planned, max(pools)
+
+
+class _Body:
+    """One body of an equation, with those of the equations in it."""
+
+    def __init__(
+        self,
+        program: Program,
+        named: Any,
+        path: tuple[int, ...],
+        num_runs: int,
+        planning: _Planning,
+    ) -> None:
+        self._program, self._named, self._path = program, named, path
+        self._num_runs, self._planning = num_runs, planning
         self._inner = {
-            index: _Body(
-                *(inner, (*path, index), self._num_runs),
-                *(target, options, realize, self._named),
-            )
-            for index, inner in enumerate(self._program.eqns)
+            index: _Equation(inner, (*path, index), num_runs, planning, named)
+            for index, inner in enumerate(program.eqns)
             if may_be_tight(inner)
         }
 
     @functools.cached_property
     def pool_bytes(self) -> int:
-        """Bytes alive at once in an iteration beside its operands, as it is."""
+        """Bytes alive at once in a run of the body beside its operands, as it is."""
         scratch = {index: inner.pool_bytes for index, inner in self._inner.items()}
-        return self._least_unconstrained(self._graphs(self._program, scratch))
+        return self._planning.least_unconstrained(self._graphs(self._program, scratch))
 
     @functools.cached_property
     def smallest_bytes(self) -> int:
         """The least such bytes that can be planned."""
         scratch = {index: inner.smallest_bytes for index, inner in self._inner.items()}
         graphs = self._graphs(self._program, scratch)
-        return smallest_of(graphs, self._options)[1].pool_bytes
+        return smallest_of(graphs, self._planning.options)[1].pool_bytes
 
-    def tightened(self, excess_bytes: int) -> tuple[Any, list[TightBody], int]:
-        """The loop with a pool that is smaller by so many bytes, or as small as it can be.
-
-        Returns:
-            The equation, the planned bodies, and the pool's bytes.
-        """
+    def tightened(self, excess_bytes: int) -> tuple[Program, list[TightBody], int]:
+        """The body with a pool that is smaller by so many bytes, or as small as it can be;
+        returns as `_Equation.tightened`."""
+        if not excess_bytes:
+            return self._program, [], self.pool_bytes
+        planning = self._planning
         eqns, planned, scratch = list(self._program.eqns), [], {}
         for index, inner in self._inner.items():
             eqns[index], more, scratch[index] = inner.tightened(excess_bytes)
@@ -183,24 +236,19 @@ class _Body:
         program = dataclasses.replace(self._program, eqns=tuple(eqns))
         graphs = self._graphs(program, scratch)
         room = max(self.pool_bytes - excess_bytes, self.smallest_bytes)
-        as_it_is = self._least_unconstrained(graphs)
+        as_it_is = planning.least_unconstrained(graphs)
         if as_it_is <= room:
-            return Loop.of(self._eqn).with_body(program), planned, as_it_is
-        found = least_recomputation(graphs, self._options, room)
+            return program, planned, as_it_is
+        found = least_recomputation(graphs, planning.options, room)
         if found is None:
-            graph, smallest = smallest_of(graphs, self._options)
+            graph, smallest = smallest_of(graphs, planning.options)
             found = graph, smallest.schedule
         graph, schedule = found
-        made = self._realize(graph, schedule)
+        made = planning.realize(graph, schedule)
         body = self._named, graph, schedule, made.segments, self._num_runs, self._path
         planned.append(TightBody(*body))
-        pool_bytes = schedule.statistics.max_live_bytes
-        return Loop.of(self._eqn).with_body(made.program), planned, pool_bytes
+        return made.program, planned, schedule.statistics.max_live_bytes
 
     def _graphs(self, program: Program, scratch: dict[int, int]) -> list[StepGraph]:
         stored = from_rules(program).with_scratch(scratch)
-        return graphs_of(program, stored, self._target, self._options)
-
-    def _least_unconstrained(self, graphs: Sequence[StepGraph]) -> int:
-        schedules: Iterator[Any] = (unconstrained(g, self._options) for g in graphs)
-        return min(schedule.statistics.max_live_bytes for schedule in schedules)
+        return graphs_of(program, stored, self._planning.target, self._planning.options)

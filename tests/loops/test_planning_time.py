@@ -30,7 +30,7 @@ def planning(traced):
         program = with_planned_pairs(traced.program, menu.saving(last))
         realize = XlaPlacement(traced.backend, NO_HINTS).realize
         bodies = TightBodies(program, target, options, realize)
-        _, planned = bodies.saving(bodies.most_saved_bytes)
+        _, planned, _ = bodies.saving(bodies.most_saved_bytes)
         assert planned or bodies.most_saved_bytes == 0
     return time.perf_counter() - start
 

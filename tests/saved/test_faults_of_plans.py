@@ -107,7 +107,7 @@ def test_faults_of_loops():
         contents["loops"]["program"] = ""
 
     def other_body(contents):
-        contents["loops"]["bodies"] = [{"path": [0], "line": "", "plan": None}]
+        contents["loops"]["bodies"] = [{"path": [0, 0], "line": "", "plan": None}]
 
     def no_parts(contents):
         contents["loops"]["pairs"][0][0]["parts"] = []
@@ -116,7 +116,7 @@ def test_faults_of_loops():
     assert "Its loops, as this version of JAX and coop_jax writes them, are not" in fault(
         loops, other_program
     )
-    assert "is of a loop at [0], which is none" in fault(loops, other_body)
+    assert "is of a loop at [0, 0], which is none" in fault(loops, other_body)
     missing = fault(loops, of_part(kept=[], again=[]))
     assert "`loops.pairs[0][0].parts[0]` neither keeps " in missing
     assert "nor makes it again, and the backward loop needs it" in missing

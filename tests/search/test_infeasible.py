@@ -135,9 +135,9 @@ def test_a_loop_that_forbids_less_is_named():
     weights, x = jnp.ones((8, 16, 16)), jnp.ones((1024, 16))
     with pytest.raises(
         InfeasibleBudgetError,
-        match=r"forbids less is `scan` at test_infeasible\.py:\d+.* It is a loop that "
-        r"takes \d+ bytes .* of a `scan` it plans what a loop keeps for the loop of its "
-        r"gradient and what an iteration has alive at once, of a `while_loop` nothing\.",
+        match=r"forbids less is `scan` at test_infeasible\.py:\d+.* It is a loop or a "
+        r"`cond` that takes \d+ bytes .* it plans what an iteration or a branch has alive "
+        r"at once, and of a `scan` what it keeps for the loop of its gradient\.",
     ) as caught:
         remat_train_step(in_a_loop, budget=1000).plan(weights, x)
     smallest = caught.value.smallest_bytes
