@@ -74,13 +74,13 @@ _SEARCH, _REPAIR, _PLANNER = "search/search.cc", "search/repair.cc", "planner.cc
 _POOL, _BOUND = "search/pool_search.cc", "search/recomputation_bound.cc"
 _PACKED = "search/packed_plans.cc"
 _HARD = "plans far above the lower bound, see `planner_properties.py`"
-_REFUSED = "seconds of rooms without a plan, see `least_recomputation.py`"
+_REFUSED = "seconds of rooms without a plan, see `refused_rooms.py`"
 _DEADLINE = "plans with `PlanOptions(seconds=...)`"
 CONSTANTS = (
     Constant(
         _SEARCH, "kMostWorse", "cost of a move relative to its plan's", ARGUMENT, neutral=1
     ),
-    Constant(_SEARCH, "kDropAttempts", "picks of a value to drop"),
+    Constant("search/ruin.cc", "kDropAttempts", "picks of a value to drop"),
     Constant(_SEARCH, "kMostStale", "failures before a return to the best plan"),
     Constant(_SEARCH, "kMostStarts", "plans that share half of the effort"),
     Constant(_SEARCH, "kMostPolished", "gaps that are tried one by one at the end"),
@@ -201,10 +201,11 @@ CONSTANTS = (
     Constant(_POOL, "kPartPerRoom", "effort over what each room takes"),
     Constant(_POOL, "kPartPerRoomWithoutPlan", "the same while there is no plan"),
     Constant(_POOL, "kPartForEarly", "effort over what early runs take", effect=_HARD),
+    Constant(_POOL, "kEffortAtAnyCost", "of a plan at any cost", effect=_REFUSED),
     Constant(
         _POOL,
-        "kLookupsBelow",
-        "values that prices ask for in rooms below, while there is no plan",
+        "kLookupsAtAnyCost",
+        "values that prices ask for on the way to it",
         effect=_REFUSED,
     ),
     Constant(_POOL, "kSharedRoomPart", "a room over a step below it", effect=_REFUSED),

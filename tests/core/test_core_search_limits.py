@@ -68,6 +68,19 @@ def test_a_room_below_the_bound_is_refused_at_once(num_ops):
     assert raised.value.failure.op == operation
 
 
+@pytest.mark.parametrize("limits_live_bytes", [True, False])
+@pytest.mark.parametrize(("family", "num_ops"), [("dense", 1000), ("step", 500)])
+def test_a_room_at_the_bound_without_a_plan_is_refused_soon(
+    family, num_ops, limits_live_bytes
+):
+    graph = random_graphs.FAMILIES[family](num_ops, 0)
+    bound, _ = planning.lower_bound(graph)
+    start = time.process_time()
+    with pytest.raises(planning.InfeasiblePoolError):
+        planning.plan_graph(graph, bound, limits_live_bytes=limits_live_bytes)
+    assert time.process_time() - start < 4  # Alone half of that.
+
+
 def test_first_plans_are_bounded_without_effort():
     graph = random_graphs.layered(1000, 0)
     start = time.process_time()

@@ -15,6 +15,7 @@
 #include "bindings/numbers.h"
 #include "core/graph/graph.h"
 #include "core/packing/packing.h"
+#include "core/packing/refit.h"
 #include "core/schedule/schedule.h"
 #include "core/schedule/xla_heap.h"
 
@@ -85,6 +86,41 @@ Packing PackArrays(AnyArray first, AnyArray last, AnyArray bytes,
   // May take seconds, and touches no Python object.
   const nb::gil_scoped_release release;
   return Pack(blocks, options);
+}
+
+std::optional<Packing> RefitArrays(AnyArray first, AnyArray last, AnyArray bytes,
+                                   AnyArray wished, IntArg capacity,
+                                   IntArg alignment, IntArg effort, IntArg seed) {
+  const auto blocks = ToBlocks("refit", first, last, bytes, std::nullopt);
+  const auto places = ToVector<int64_t>(wished, "refit(...): `wished`");
+  if (places.size() != blocks.size()) {
+    RaiseValueError("refit(...): `wished` must have one entry per block (",
+                    blocks.size(), ", the length of `first`), got ",
+                    places.size());
+  }
+  RefitOptions options;
+  const char* const function = "refit(...)";
+  options.alignment = ToInt64(alignment, function, "alignment");
+  options.capacity = ToCount(capacity, function, "capacity");
+  options.effort = ToCount(effort, function, "effort");
+  options.seed = ToSeed(seed, function, "seed");
+  CheckBlocks("refit", blocks, options.alignment);
+  for (const Offset place : places) {
+    if (place == kNone || (place >= 0 && place % options.alignment == 0)) continue;
+    RaiseValueError(
+        "refit(...): `wished` must hold multiples of the alignment, or -1, got ",
+        place);
+  }
+  const nb::gil_scoped_release release;
+  int64_t work = 0;
+  auto offsets = Refit(blocks, places, options, work);
+  if (!offsets) return std::nullopt;
+  Packing packing =
+      PackingAt(*std::move(offsets), blocks, options.alignment);
+  packing.lower_bound_bytes =
+      Pack(blocks, {.alignment = options.alignment, .effort = 0})
+          .lower_bound_bytes;
+  return packing;
 }
 
 std::string Repr(const Packing& packing) {
@@ -179,6 +215,32 @@ The same for a schedule's tensors and workspaces, in its order of operations.
 
 Where XLA, and not the planner, places the tensors, this is what a plan needs.
 `ValueError` if the schedule is not one of this graph.
+)");
+  m.def("refit", &RefitArrays, nb::arg("first"), nb::arg("last"),
+        nb::arg("bytes"), nb::arg("wished"), nb::arg("capacity"), nb::kw_only(),
+        nb::arg("alignment") = defaults.alignment,
+        nb::arg("effort") = int64_t{1'000'000}, nb::arg("seed") = defaults.seed,
+        R"(
+Offsets for blocks most of which have a place already: `pack`, near what is wished.
+
+Parameters
+----------
+first, last, bytes : int64 arrays
+    As of `pack`.
+wished : int64 array
+    Where each block should lie; -1 for one that may be anywhere. Blocks that meet
+    there are moved.
+capacity : int
+    No block ends above.
+alignment, seed : int
+    As of `pack`.
+effort : int
+    What may be spent, in pairs of blocks that are looked at.
+
+Returns
+-------
+Packing or None
+    None: nothing was found.
 )");
 }
 

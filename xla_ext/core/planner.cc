@@ -71,7 +71,7 @@ PlanFailure FailureBelowBound(const LowerBound& bound, Bytes capacity) {
 class SearchPlanner {
  public:
   SearchPlanner(const Graph& graph, Bytes capacity, const PlanOptions& options,
-                int64_t most_lookups = PoolSearchOptions{}.most_lookups)
+                Lookups most_lookups = {})
       : graph_(graph),
         capacity_(capacity),
         options_(options),
@@ -93,17 +93,10 @@ class SearchPlanner {
       }
       Offer(search_.best());
     }
-    std::optional<Schedule> online = BestOnline();
-    if (online) {
-      search_.SearchFromSchedule(*online);
-      Offer(std::move(online));
-      Offer(search_.best());
-    }
+    OfferOnline();
+    has_none_ = !best_;
     if (known != nullptr) OfferKnown(*known);
-    if (!best_ && !deadline_.IsOver()) {
-      search_.SearchAtAnyCost();
-      Offer(search_.best());
-    }
+    if (!best_ && !is_within_another_) OfferAtAnyCost();
     if (options_.search.seconds && !options_.search.preferred_bytes) {
       search_.Continue(Deadline(SecondsToContinue()), best_ ? Bound() : 0,
                        std::numeric_limits<int64_t>::max());
@@ -112,9 +105,10 @@ class SearchPlanner {
     const bool is_small = graph_.num_ops() <= kMostOpsNearBound;
     if (!is_within_another_ && IsAboveBound(is_small ? kRounding : kNearBound)) {
       OfferWithLessEffort();
+      if (has_none_) OfferAtAnyCost();
       GoOnWithMoreEffort();
     }
-    if (!best_) return *failure_;
+    if (!best_) return failure_.value_or(PlanFailure{.capacity = capacity_});
     if (!IsWithinLimit()) {
       return PlanFailure{.reason = PlanFailure::Reason::kOverheadLimit,
                          .capacity = capacity_};
@@ -136,7 +130,7 @@ class SearchPlanner {
 
   static PoolSearchOptions InPool(const Graph& graph,
                                   const PlanOptions& options,
-                                  int64_t most_lookups) {
+                                  Lookups most_lookups) {
     std::optional<double> seconds = options.search.seconds;
     if (seconds) *seconds *= kSearchPartOfSeconds;
     return {.search = {.common = options.common,
@@ -187,22 +181,32 @@ class SearchPlanner {
     if (options_.search.seconds || options_.search.any_plan) return;
     if (graph_.num_ops() > kMostOpsToGoOn) return;
     int64_t effort = std::min(options_.search.effort, kEffortPerSearch);
+    Lookups lookups = search_.lookups_left();
     while (effort > 0) {
       effort = effort < kLeastEffort ? 0 : effort / kLessEffort;
       PlanOptions less = options_;
       less.search.effort = effort;
       less.common.overhead_limit = std::nullopt;
-      const int64_t lookups = best_ ? PoolSearchOptions{}.most_lookups
-                                    : search_.lookups_left();
-      if (lookups <= 0) return;
+      if (best_) lookups = {};
+      if (lookups.IsSpent()) return;
       SearchPlanner planner(graph_, capacity_, less, lookups);
       planner.is_within_another_ = true;
       planner.bound_ = bound_;
+      planner.has_no_online_plan_ = has_no_online_plan_;
       PlanResult result = planner.Plan();
+      has_none_ |= planner.has_none_;
+      lookups = planner.search_.lookups_left();
       if (auto* schedule = std::get_if<Schedule>(&result)) {
         Offer(std::move(*schedule));
       }
     }
+  }
+
+  // Once: that does not depend on the effort.
+  void OfferAtAnyCost() {
+    if (deadline_.IsOver() || std::exchange(has_tried_any_cost_, true)) return;
+    search_.SearchAtAnyCost();
+    Offer(search_.best());
   }
 
   // More effort than is spent on one search goes on from there: never worse.
@@ -245,6 +249,19 @@ class SearchPlanner {
     return std::min(steps, static_cast<int64_t>(*left * kOnlineStepsPerSecond));
   }
 
+  // And what can be made of it.
+  void OfferOnline() {
+    // Less effort has no plan that they may not exceed: they would find none again.
+    if (has_no_online_plan_) return;
+    const bool is_any_good = !best_;
+    std::optional<Schedule> online = BestOnline();
+    has_no_online_plan_ = is_any_good && !online;
+    if (!online) return;
+    search_.SearchFromSchedule(*online);
+    Offer(std::move(online));
+    Offer(search_.best());
+  }
+
   // The best plan of the online planners, if it is better than the best so far.
   std::optional<Schedule> BestOnline() {
     std::optional<Schedule> online_best;
@@ -283,6 +300,9 @@ class SearchPlanner {
   const PlanOptions& options_;
   const Deadline deadline_;
   bool is_within_another_ = false;
+  bool has_none_ = false;  // With some effort, but at any cost.
+  bool has_tried_any_cost_ = false;
+  bool has_no_online_plan_ = false;  // Whatever it costs.
   PoolSearch search_;
   std::optional<Schedule> best_;
   std::optional<Seconds> bound_;

@@ -50,8 +50,9 @@ constexpr Bytes kPartOfExcessThen = 2;
 // first, and how many of them.
 constexpr int64_t kPackingPart = 8;
 constexpr int64_t kMostPacked = 40;
-// Until there is a plan: what prices may ask for in the rooms below.
-constexpr int64_t kLookupsBelow = 20'000'000;
+// For a plan at any cost: the same whatever the effort is.
+constexpr int64_t kEffortAtAnyCost = 1'250'000;
+constexpr int64_t kLookupsAtAnyCost = 15'000'000;
 // How often the search goes on from the best plan that packs.
 constexpr int kSearchesOfPacked = 2;
 // How many results are kept between two turns through the rooms.
@@ -66,8 +67,7 @@ PoolSearch::PoolSearch(const Graph& graph, Bytes capacity,
     : graph_(graph),
       capacity_(capacity),
       options_(options),
-      lookups_left_(options.most_lookups),
-      lookups_left_below_(kLookupsBelow) {}
+      lookups_left_(options.most_lookups) {}
 
 SearchOptions PoolSearch::WithPartOfEffort(Bytes parts) const {
   SearchOptions options = options_.search;
@@ -111,17 +111,20 @@ void PoolSearch::SearchPacked() {
 }
 
 void PoolSearch::SearchAtAnyCost() {
-  SearchOptions search = WithPartOfEffort(kPartForPath);
+  SearchOptions search = options_.search;
+  search.effort = kEffortAtAnyCost;
   search.most_overhead = std::numeric_limits<double>::infinity();
+  const int64_t lookups = std::exchange(lookups_left_.here, kLookupsAtAnyCost);
   SearchWith(std::move(search));
+  lookups_left_.here = lookups;
 }
 
 void PoolSearch::SearchEarly() {
   SearchOptions search = WithPartOfEffort(kPartForEarly);
   search.preferred_bytes = std::nullopt;
-  search.most_lookups = lookups_left_below_;
+  search.most_lookups = lookups_left_.below;
   known_.push_back(SearchEarlyDecisions(graph_, capacity_, search));
-  lookups_left_below_ -= known_.back().lookups;
+  lookups_left_.below -= known_.back().lookups;
   OfferKnown();
 }
 
@@ -131,9 +134,9 @@ void PoolSearch::SearchWith(SearchOptions search) {
     if (const auto left = options_.search.deadline.SecondsLeft()) {
       search.deadline = Deadline(*left / 2);  // The rest is to pack it.
     }
-    search.most_lookups = lookups_left_;
+    search.most_lookups = lookups_left_.here;
     SearchResult found = SearchDecisions(graph_, live_capacity, search);
-    lookups_left_ -= found.lookups;
+    lookups_left_.here -= found.lookups;
     if (found.peak_bytes > live_capacity) {
       known_.push_back(std::move(found));
       return;
@@ -175,7 +178,7 @@ const SearchResult* PoolSearch::Start(Bytes room) const {
 
 void PoolSearch::SearchBelow() {
   SearchOptions path = WithPartOfEffort(kPartForPath);
-  path.most_lookups = lookups_left_below_;
+  path.most_lookups = lookups_left_.below;
   const GapTable gaps(graph_);
   for (SearchPlan& plan : PathOfPlans(graph_, gaps, capacity_, path)) {
     known_.push_back({.gaps = gaps,
@@ -185,6 +188,7 @@ void PoolSearch::SearchBelow() {
   }
   for (const Bytes room : Rooms()) {
     if (options_.search.deadline.IsOver()) break;
+    if (!best_ && lookups_left_.IsSpent()) break;
     SearchRoom(room);
   }
   OfferKnown();
@@ -208,10 +212,10 @@ void PoolSearch::SearchSharedRooms() {
   }
   std::ranges::reverse(rooms);
   for (const Bytes room : rooms | std::views::take(kSharedRooms)) {
-    if (options_.search.deadline.IsOver() || lookups_left_below_ < 0) return;
-    search.most_lookups = lookups_left_below_;
+    if (options_.search.deadline.IsOver() || lookups_left_.below < 0) return;
+    search.most_lookups = lookups_left_.below;
     SearchResult found = SearchDecisions(graph_, room, search);
-    lookups_left_below_ -= found.lookups;
+    lookups_left_.below -= found.lookups;
     if (found.peak_bytes > capacity_) continue;
     known_.push_back(std::move(found));
     return;
@@ -224,9 +228,9 @@ void PoolSearch::Continue(const Deadline& deadline, Seconds enough,
   const std::vector<Bytes> rooms = Rooms();
   for (int64_t i = 0; i < most_rounds && !deadline.IsOver(); ++i) {
     if (known_.empty()) SearchAgain();
-    lookups_left_below_ = kLookupsBelow;
+    lookups_left_.below = options_.most_lookups.below;
     for (const Bytes room : rooms) {
-      if (!deadline.IsOver() && lookups_left_below_ > 0) SearchRoom(room);
+      if (!deadline.IsOver() && lookups_left_.below > 0) SearchRoom(room);
     }
     OfferKnown();
     Negotiate();
@@ -240,7 +244,7 @@ void PoolSearch::Continue(const Deadline& deadline, Seconds enough,
 
 // With another seed.
 void PoolSearch::SearchAgain() {
-  lookups_left_ = options_.most_lookups;
+  lookups_left_.here = options_.most_lookups.here;
   SearchOptions search = options_.search;
   search.common.seed += At(++num_rooms_);
   SearchWith(std::move(search));
@@ -336,9 +340,9 @@ void PoolSearch::SearchRoom(Bytes room) {
       WithPartOfEffort(best_ ? kPartPerRoom : kPartPerRoomWithoutPlan);
   search.preferred_bytes = std::nullopt;
   search.common.seed += At(++num_rooms_);
-  search.most_lookups = lookups_left_below_;
+  search.most_lookups = lookups_left_.below;
   known_.push_back(SearchFrom(graph_, room, search, *start));
-  lookups_left_below_ -= known_.back().lookups;
+  lookups_left_.below -= known_.back().lookups;
 }
 
 void PoolSearch::SearchFromSchedule(const Schedule& schedule) {

@@ -19,10 +19,17 @@
 
 namespace coop {
 
+// Until there is a plan: what prices may ask for, to find one at all.
+struct Lookups {
+  int64_t here = 100'000'000;
+  int64_t below = 20'000'000;  // In the rooms below.
+
+  [[nodiscard]] bool IsSpent() const { return here <= 0 || below <= 0; }
+};
+
 struct PoolSearchOptions {
   SearchOptions search;
-  // Until there is a plan: what prices may ask for, to find one at all.
-  int64_t most_lookups = 100'000'000;
+  Lookups most_lookups;
   int64_t packing_effort = 0;
   // The capacity limits the bytes alive; the offsets may take more.
   bool limits_live_bytes = false;
@@ -38,7 +45,7 @@ class PoolSearch {
   [[nodiscard]] const std::optional<Schedule>& best() const { return best_; }
 
   // Of most_lookups.
-  [[nodiscard]] int64_t lookups_left() const { return lookups_left_; }
+  [[nodiscard]] const Lookups& lookups_left() const { return lookups_left_; }
 
   // The search, with less room for live bytes where packing takes more than there
   // is, by as much.
@@ -95,8 +102,7 @@ class PoolSearch {
   PoolSearchOptions options_;
   std::vector<SearchResult> known_;
   int64_t num_rooms_ = 0;  // That were searched.
-  int64_t lookups_left_;
-  int64_t lookups_left_below_;
+  Lookups lookups_left_;
   // Figures of those of what is known that were packed, or negotiated about.
   std::set<std::pair<Seconds, Bytes>> has_packed_;
   std::set<std::pair<Seconds, Bytes>> has_negotiated_;

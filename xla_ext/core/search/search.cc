@@ -10,6 +10,7 @@
 #include "core/search/plan.h"
 #include "core/search/random_choice.h"
 #include "core/search/repair.h"
+#include "core/search/ruin.h"
 #include "core/search/splits.h"
 
 namespace coop {
@@ -17,8 +18,6 @@ namespace {
 
 // How far, relatively, a repair may be worse that starts by dropping something.
 constexpr double kMostWorse = 1.5;
-// The picks among all gaps for one that is kept.
-constexpr int kDropAttempts = 16;
 // Attempts without success after which the search goes back to the best.
 constexpr int64_t kMostStale = 300;
 // Plans that half of the effort for improving is shared among.
@@ -47,7 +46,8 @@ class Search {
         capacity_(capacity),
         accepts_(options.accepts),
         random_(options.common.seed),
-        repairer_(graph, gaps, capacity, options, random_) {}
+        repairer_(graph, gaps, capacity, options, random_),
+        ruiner_(gaps, repairer_, random_) {}
 
   // From `start`, if there are any.
   SearchResult Run(Decisions start) {
@@ -143,7 +143,7 @@ class Search {
     SearchPlan present = best_;
     while (repairer_.effort() > reserve && !present.IsFeasible()) {
       SearchPlan plan{.decisions = present.decisions};
-      if (!Ruin(plan)) return;
+      if (!ruiner_.Ruin(plan)) return;
       repairer_.Repair(plan, kNoLimit, 1);
       if (!present.IsBetterThan(plan)) present = std::move(plan);
     }
@@ -178,12 +178,12 @@ class Search {
           kTemperature * static_cast<double>(repairer_.effort() - effort_at_end) /
           static_cast<double>(effort_at_start - effort_at_end);
       SearchPlan plan{.decisions = present.decisions};
-      if (!Ruin(plan)) break;
+      if (!ruiner_.Ruin(plan)) break;
       const Seconds limit =
           present.recompute_seconds * (1 + temperature) + 1e-18;
       // A drop only pays once other values are kept in the room it makes.
       const Seconds repair_limit =
-          has_dropped_ ? kMostWorse * present.recompute_seconds : limit;
+          ruiner_.has_dropped() ? kMostWorse * present.recompute_seconds : limit;
       if (!repairer_.Repair(plan, repair_limit, 0.5)) {
         ++num_stale;
         continue;
@@ -218,7 +218,7 @@ class Search {
       const double reserved = kMostReserved * random_.Uniform();
       repairer_.Reserve(repairer_.PartOfRoom(std::min(1.0, reserved)));
       const Seconds limit = present.recompute_seconds * (1 + temperature);
-      if (!Ruin(plan)) break;
+      if (!ruiner_.Ruin(plan)) break;
       if (!repairer_.Repair(plan, kMostWorse * limit, 0.5)) continue;
       repairer_.FillUp(plan, 0.5);
       if (plan.recompute_seconds > limit) continue;
@@ -259,74 +259,6 @@ class Search {
     return accepts;
   }
 
-  // Destroys part of the plan, for the repair to mend it in another way (large
-  // neighbourhood search); false if there is nothing to undo. Half of the
-  // time what it decides is barred, so that the repair has to find something
-  // else.
-  bool Ruin(SearchPlan& plan) {
-    if (!repairer_.Evaluate(plan)) return false;
-    const auto found = repairer_.Recomputed(plan);
-    if (found.empty()) return false;
-    repairer_.Begin();
-    has_dropped_ = false;
-    const bool bars = random_.Below(2) == 0;
-    const int64_t size = std::ssize(found);
-    const int64_t pick = random_.Below(size);
-    switch (random_.Below(5)) {
-      case 0:  // One gap.
-        repairer_.Keep(plan, found[At(pick)], bars);
-        break;
-      case 4:  // The other way round: drops something, for others to be kept.
-        has_dropped_ = Drop(plan);
-        break;
-      case 1: {  // Neighbours in time.
-        const int64_t reach = 1 + random_.Below(8);
-        for (int64_t i = std::max<int64_t>(0, pick - reach);
-             i < std::min(size, pick + reach); ++i) {
-          repairer_.Keep(plan, found[At(i)], bars);
-        }
-        break;
-      }
-      case 2: {  // Some of all.
-        const double share = 0.02 + 0.1 * random_.Uniform();
-        for (const Fill& fill : found) {
-          if (random_.Uniform() < share) repairer_.Keep(plan, fill, bars);
-        }
-        break;
-      }
-      default: {  // The dearer of a few; another way of keeping it.
-        int64_t dearest = pick;
-        for (int i = 0; i < 4; ++i) {
-          const int64_t other = random_.Below(size);
-          if (found[At(other)].seconds > found[At(dearest)].seconds) {
-            dearest = other;
-          }
-        }
-        constexpr uint8_t kWays[] = {kKeepInGap, kKeepToEnd};
-        const int64_t way = random_.Below(3);
-        if (way == 2) {
-          repairer_.Keep(plan, found[At(dearest)]);
-        } else {
-          plan.decisions[At(found[At(dearest)].gap)] = kWays[way];
-        }
-        break;
-      }
-    }
-    return true;
-  }
-
-  bool Drop(SearchPlan& plan) {
-    for (int attempt = 0; attempt < kDropAttempts; ++attempt) {
-      const GapIdx gap = random_.Below(gaps_.size());
-      if (!gaps_.may_drop(gap) || gaps_.is_behind_last_use(gap)) continue;
-      if (plan.decisions[At(gap)] != kKeep) continue;
-      plan.decisions[At(gap)] = random_.Below(2) == 0 ? 0 : kKeepToEnd;
-      repairer_.Bar(gap);
-      return true;
-    }
-    return false;
-  }
-
   // Takes back, dearest first, every decision that the capacity does not need.
   void Polish(SearchPlan& plan) {
     if (!repairer_.Evaluate(plan)) return;
@@ -348,9 +280,9 @@ class Search {
   const decltype(SearchOptions::accepts)& accepts_;
   RandomChoice random_;
   Repairer repairer_;
+  Ruiner ruiner_;
   SearchPlan best_;
   std::vector<SearchPlan> starts_;  // That keep the capacity.
-  bool has_dropped_ = false;  // By the last Ruin().
 };
 
 // From `start`, by the decisions of `gaps`, if there are any.

@@ -1,0 +1,79 @@
+#include "core/search/ruin.h"
+
+#include <algorithm>
+
+#include "core/search/fills.h"
+
+namespace coop {
+namespace {
+
+// The picks among all gaps for one that is kept.
+constexpr int kDropAttempts = 16;
+
+}  // namespace
+
+bool Ruiner::Ruin(SearchPlan& plan) {
+  if (!repairer_.Evaluate(plan)) return false;
+  const auto found = repairer_.Recomputed(plan);
+  if (found.empty()) return false;
+  repairer_.Begin();
+  has_dropped_ = false;
+  const bool bars = random_.Below(2) == 0;
+  const int64_t size = std::ssize(found);
+  const int64_t pick = random_.Below(size);
+  switch (random_.Below(5)) {
+    case 0:  // One gap.
+      repairer_.Keep(plan, found[At(pick)], bars);
+      break;
+    case 4:  // The other way round: drops something, for others to be kept.
+      has_dropped_ = Drop(plan);
+      break;
+    case 1: {  // Neighbours in time.
+      const int64_t reach = 1 + random_.Below(8);
+      for (int64_t i = std::max<int64_t>(0, pick - reach);
+           i < std::min(size, pick + reach); ++i) {
+        repairer_.Keep(plan, found[At(i)], bars);
+      }
+      break;
+    }
+    case 2: {  // Some of all.
+      const double share = 0.02 + 0.1 * random_.Uniform();
+      for (const Fill& fill : found) {
+        if (random_.Uniform() < share) repairer_.Keep(plan, fill, bars);
+      }
+      break;
+    }
+    default: {  // The dearer of a few; another way of keeping it.
+      int64_t dearest = pick;
+      for (int i = 0; i < 4; ++i) {
+        const int64_t other = random_.Below(size);
+        if (found[At(other)].seconds > found[At(dearest)].seconds) {
+          dearest = other;
+        }
+      }
+      constexpr uint8_t kWays[] = {kKeepInGap, kKeepToEnd};
+      const int64_t way = random_.Below(3);
+      if (way == 2) {
+        repairer_.Keep(plan, found[At(dearest)]);
+      } else {
+        plan.decisions[At(found[At(dearest)].gap)] = kWays[way];
+      }
+      break;
+    }
+  }
+  return true;
+}
+
+bool Ruiner::Drop(SearchPlan& plan) {
+  for (int attempt = 0; attempt < kDropAttempts; ++attempt) {
+    const GapIdx gap = random_.Below(gaps_.size());
+    if (!gaps_.may_drop(gap) || gaps_.is_behind_last_use(gap)) continue;
+    if (plan.decisions[At(gap)] != kKeep) continue;
+    plan.decisions[At(gap)] = random_.Below(2) == 0 ? 0 : kKeepToEnd;
+    repairer_.Bar(gap);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace coop

@@ -1,0 +1,37 @@
+// Ruin: destroys part of a plan, for the repair to mend it in another way (large
+// neighbourhood search).
+#ifndef COOP_CORE_SEARCH_RUIN_H_
+#define COOP_CORE_SEARCH_RUIN_H_
+
+#include "core/search/gaps.h"
+#include "core/search/plan.h"
+#include "core/search/random_choice.h"
+#include "core/search/repair.h"
+
+namespace coop {
+
+class Ruiner {
+ public:
+  // All must outlive it.
+  Ruiner(const GapTable& gaps, Repairer& repairer, RandomChoice& random)
+      : gaps_(gaps), repairer_(repairer), random_(random) {}
+
+  // False if there is nothing to undo. Half of the time what it decides is barred,
+  // so that the repair has to find something else.
+  bool Ruin(SearchPlan& plan);
+
+  // The last Ruin(): something was dropped, for others to be kept.
+  [[nodiscard]] bool has_dropped() const { return has_dropped_; }
+
+ private:
+  bool Drop(SearchPlan& plan);
+
+  const GapTable& gaps_;
+  Repairer& repairer_;
+  RandomChoice& random_;
+  bool has_dropped_ = false;
+};
+
+}  // namespace coop
+
+#endif  // COOP_CORE_SEARCH_RUIN_H_
