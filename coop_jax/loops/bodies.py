@@ -30,8 +30,9 @@ def bodies_of(eqn: Any) -> list[Program]:
     """The bodies of an equation, each as a flat program; empty if it has none to plan."""
     if not has_bodies(eqn):
         return []
+    value = eqn.params[_PARAMETERS[eqn.primitive.name]]
     bodies = []
-    for closed in _JAXPRS[eqn.primitive.name](eqn.params):
+    for closed in value if isinstance(value, tuple) else (value,):
         num_inputs = len(_compat.open_jaxpr(closed)[0].invars)
         bodies.append(flatten(closed, [False] * num_inputs))
     return bodies
@@ -39,8 +40,10 @@ def bodies_of(eqn: Any) -> list[Program]:
 
 def with_bodies(eqn: Any, bodies: Sequence[Program]) -> Any:
     """The equation with other programs for its bodies, of the same types."""
-    jaxprs = [body.to_jaxpr() for body in bodies]
-    return eqn.replace(params=eqn.params | _PARAMS[eqn.primitive.name](jaxprs))
+    name = _PARAMETERS[eqn.primitive.name]
+    jaxprs = tuple(body.to_jaxpr() for body in bodies)
+    value = jaxprs if isinstance(eqn.params[name], tuple) else jaxprs[0]
+    return eqn.replace(params=eqn.params | {name: value})
 
 
 def with_changed_bodies(eqn: Any, change: Callable[[Program], Program]) -> Any:
@@ -58,16 +61,8 @@ def runs_of_bodies(eqn: Any) -> int:
     return eqn.params["length"] if eqn.primitive.name == "scan" else 1
 
 
-_JAXPRS: dict[str, Callable[[Any], Sequence[Any]]] = {
-    "scan": lambda params: [params["jaxpr"]],
-    "while": lambda params: [params["body_jaxpr"]],
-    "cond": lambda params: params["branches"],
-}
-_PARAMS: dict[str, Callable[[list[Any]], dict[str, Any]]] = {
-    "scan": lambda jaxprs: {"jaxpr": jaxprs[0]},
-    "while": lambda jaxprs: {"body_jaxpr": jaxprs[0]},
-    "cond": lambda jaxprs: {"branches": tuple(jaxprs)},
-}
+# The parameter of each primitive that has its bodies: one jaxpr, or a tuple of them.
+_PARAMETERS = {"scan": "jaxpr", "while": "body_jaxpr", "cond": "branches"}
 
 
 def _is_unplannable(atom: Any) -> bool:

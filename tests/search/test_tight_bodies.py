@@ -131,6 +131,12 @@ def test_bodies_of_unpaired_loops_are_planned(step):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
 
 
+def test_the_values_that_xla_stores_of_a_body_are_known():
+    """By rules this step took 60 % of its bytes at least, and more time in 65 %."""
+    plan = remat_train_step(trained, budget="50%", planner=QUICK).plan(*arguments())
+    assert plan.measured_bytes <= 0.5 * bytes_of(trained)
+
+
 @pytest.mark.slow
 def test_the_smallest_budget_that_is_named_works():
     with pytest.raises(InfeasibleBudgetError) as caught:
