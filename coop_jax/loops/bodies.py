@@ -21,7 +21,7 @@ def has_bodies(eqn: Any) -> bool:
     a value that is no array (a reference, a token), or one whose type has a sharding.
     """
     name = eqn.primitive.name
-    if name not in _JAXPRS or (name == "scan" and eqn.params["length"] < 2):
+    if name not in _PARAMETERS or (name == "scan" and eqn.params["length"] < 2):
         return False
     return not any(map(_is_unplannable, [*eqn.invars, *eqn.outvars]))
 
