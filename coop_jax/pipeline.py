@@ -42,7 +42,7 @@ from coop_jax.compile.as_written import (
     predicted_fixed_bytes,
     unplanned_bytes,
 )
-from coop_jax.compile.bodies import stored_of_body
+from coop_jax.compile.bodies import has_stored_bodies, stored_of_body
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.emit.hints import NO_HINTS
 from coop_jax.emit.inside_readers import (
@@ -216,15 +216,19 @@ def loop_search_of(
     if options.policy != "search":
         return None
     realize = XlaPlacement(traced.backend, NO_HINTS).realize
-    stored_of = functools.partial(stored_of_body, traced)
+    # XLA's figure follows neither values by XLA nor by rules to the smallest pools.
+    ways = [functools.partial(stored_of_body, traced), from_rules]
+    if not has_stored_bodies(traced):
+        ways = [from_rules]
     program = with_broadcasts_inside(traced.program)
     kernels = kernel_flops(traced.program)
     search = LoopSearch(
         program,
         lambda program: menu_of(program, target),
-        lambda program, is_worth: TightBodies(
-            program, target, options, realize, stored_of, is_worth
-        ),
+        lambda program, is_worth: [
+            TightBodies(program, target, options, realize, stored_of, is_worth)
+            for stored_of in ways
+        ],
         unmodified_bytes,
         traced.num_devices(),
         traced.compile,

@@ -17,14 +17,15 @@ from coop_jax.graph.stored_values import StoredValues, from_rules
 from coop_jax.trace.program import Program
 
 
-def stored_of_body(traced: TracedStep, body: Program) -> StoredValues:
-    """The values that XLA stores of a body in a step.
+def has_stored_bodies(traced: TracedStep) -> bool:
+    """Whether a body alone says which values XLA stores of it: how XLA divides them over
+    several devices depends on the step around it, and in a `shard_map` it names axes."""
+    return traced.num_devices() == 1 and traced.program.mapped is None
 
-    Those of rules where the body alone does not say them: how XLA divides them over several
-    devices depends on the step around it, and in a `shard_map` it names axes of the mesh.
-    """
-    if traced.num_devices() > 1 or traced.program.mapped is not None:
-        return from_rules(body)
+
+def stored_of_body(traced: TracedStep, body: Program) -> StoredValues:
+    """The values that XLA stores of a body in a step; those of rules where XLA refuses to
+    compile it."""
     step = _as_step(traced, body)
     tagged = compile_tagged(step)
     if tagged is None:

@@ -65,7 +65,7 @@ class LoopSearch:
     Arguments:
         program: the program.
         menu_of: makes the plans of the pairs of a program that are not planned.
-        bodies_of: makes the bodies of a program that can be planned, if they are worth it.
+        bodies_of: as of `stretches`.
         unmodified_bytes: XLA's figure for the step as written.
         num_devices: the number of devices that values are divided over.
         compile_program: compiles a program.

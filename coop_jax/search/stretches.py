@@ -9,7 +9,7 @@ all comes what the loops' bodies need at once (`search.tight_bodies`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from coop_jax.loops.emission import with_planned_pairs
 from coop_jax.loops.menu import Menu
@@ -18,7 +18,7 @@ from coop_jax.search.tight_bodies import TightBodies, TightBody
 from coop_jax.trace.program import Program
 
 IsWorth = Callable[[int], bool]
-BodiesOf = Callable[[Program, IsWorth], TightBodies]
+BodiesOf = Callable[[Program, IsWorth], Sequence[TightBodies]]
 Levels = tuple[tuple[PlannedPair, ...], ...]
 
 
@@ -101,7 +101,8 @@ def stretches(
     Arguments:
         program, menu: the program, and the plans of its pairs.
         menu_of: makes the plans of the pairs of a program that are not planned.
-        bodies_of: makes the bodies of a program that can be planned, if they are worth it.
+        bodies_of: makes the bodies of a program that can be planned, if they are worth it,
+            in the ways in which they can be.
         is_worth: whether it is worth a compilation to save so many bytes, by what is
             known when it is asked.
     """
@@ -161,8 +162,10 @@ def _of_bodies(
     bodies_of: BodiesOf,
     is_worth: IsWorth,
 ) -> Iterator[Stretch]:
-    """The stretch of a program's bodies, if planning them may save enough."""
-    bodies = bodies_of(base.program, is_worth)
-    if is_worth(bodies.largest_pool_bytes) and is_worth(bodies.most_saved_bytes):
-        most = base_bytes + bodies.most_saved_bytes
-        yield Stretch(base_bytes + 1, most, base, base_bytes, bodies=bodies)
+    """The stretch of a program's bodies, if planning them may save enough; of the further
+    ways to plan them only the plan that saves most."""
+    for number, bodies in enumerate(bodies_of(base.program, is_worth)):
+        if is_worth(bodies.largest_pool_bytes) and is_worth(bodies.most_saved_bytes):
+            most = base_bytes + bodies.most_saved_bytes
+            first = most if number else base_bytes + 1
+            yield Stretch(first, most, base, base_bytes, bodies=bodies)

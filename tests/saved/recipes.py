@@ -87,7 +87,7 @@ def plans_of_loops(subject: Subject, *, is_tight: bool = False) -> Iterator[Reci
     def bodies_of(program, is_worth):
         eqns = program.eqns if is_tight else ()
         program = dataclasses.replace(program, eqns=eqns)
-        return TightBodies(program, target, options, realize)
+        return [TightBodies(program, target, options, realize)]
 
     program = with_broadcasts_inside(subject.program)
     for stretch in stretches(

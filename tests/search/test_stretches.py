@@ -18,7 +18,7 @@ def all_stretches(program, is_worth):
     options = planner_options("search", TARGET.alignment_bytes)
 
     def no_bodies_of(program, _):
-        return TightBodies(program, TARGET, options, None)
+        return [TightBodies(program, TARGET, options, None)]
 
     def menu(program):
         return menu_of(program, TARGET)
