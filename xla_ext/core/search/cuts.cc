@@ -29,8 +29,11 @@ CutFinder::CutFinder(const Graph& graph, const GapTable& gaps,
       visited_(At(graph.num_ops()), 0) {}
 
 std::span<const Cut> CutFinder::Find(const Decisions& decisions,
-                                     std::span<const Bytes> room) {
+                                     std::span<const Bytes> room,
+                                     Seconds most_seconds) {
   cuts_.clear();
+  most_seconds_ = most_seconds;
+  has_too_dear_ = false;
   IndexExcess(room);
   if (num_above_.back() == 0) return cuts_;
   IndexVersions();
@@ -163,8 +166,17 @@ void CutFinder::Consider(const Decisions& decisions, VersionIdx version,
     cut.seconds *= static_cast<double>(num_askers);
   }
   cut.relief = Excess(rollout_.Size(t), cut.from, to) - held;
-  if (cut.relief > 0 &&
-      cut.seconds < std::numeric_limits<Seconds>::infinity()) {
+  Add(cut);
+}
+
+void CutFinder::Add(const Cut& cut) {
+  if (cut.relief <= 0 ||
+      cut.seconds == std::numeric_limits<Seconds>::infinity()) {
+    return;
+  }
+  if (cut.seconds > most_seconds_) {
+    has_too_dear_ = true;
+  } else {
     cuts_.push_back(cut);
   }
 }
@@ -188,10 +200,7 @@ void CutFinder::ConsiderSplit(const Decisions& decisions, VersionIdx version,
     double held = 0;
     cut.seconds = Price(t, cut.to, &held);
     cut.relief = Excess(rollout_.Size(t), cut.from, cut.to) - held;
-    if (cut.relief > 0 &&
-        cut.seconds < std::numeric_limits<Seconds>::infinity()) {
-      cuts_.push_back(cut);
-    }
+    Add(cut);
   }
 }
 
@@ -208,8 +217,9 @@ const CutFinder::Lifetime* CutFinder::VersionAt(TensorIdx t,
   return last->expires >= reader ? last : nullptr;
 }
 
-// Seconds to make `t` again right before `reader`, given what is there; adds to
-// `held` the relief that is lost to inputs that must be held for it.
+// Seconds to make `t` again right before `reader`, given what is there, or some that
+// are too many; adds to `held` the relief that is lost to inputs that must be held for
+// it.
 Seconds CutFinder::Price(TensorIdx t, ExecIdx reader, double* held) {
   ++walk_;
   touched_.clear();
@@ -219,6 +229,7 @@ Seconds CutFinder::Price(TensorIdx t, ExecIdx reader, double* held) {
   for (size_t i = 0; i < stack_.size(); ++i) {
     const OpIdx op = stack_[i];
     seconds += graph_.seconds(op);
+    if (seconds > most_seconds_) break;
     if (stack_.size() > kLongestChain) {
       return std::numeric_limits<Seconds>::infinity();
     }

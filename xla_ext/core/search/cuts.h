@@ -3,6 +3,7 @@
 #ifndef COOP_CORE_SEARCH_CUTS_H_
 #define COOP_CORE_SEARCH_CUTS_H_
 
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -31,10 +32,14 @@ class CutFinder {
   CutFinder(const Graph& graph, const GapTable& gaps, const Rollout& rollout);
 
   // All cuts that relieve a place where the rollout of `decisions` needs more
-  // than it may: where `room`, by execution, is negative. Valid until the next
-  // call.
-  [[nodiscard]] std::span<const Cut> Find(const Decisions& decisions,
-                                          std::span<const Bytes> room);
+  // than it may: where `room`, by execution, is negative; without those that add
+  // more than `most_seconds`. Valid until the next call.
+  [[nodiscard]] std::span<const Cut> Find(
+      const Decisions& decisions, std::span<const Bytes> room,
+      Seconds most_seconds = std::numeric_limits<Seconds>::infinity());
+
+  // Whether the last call left one out that adds too much.
+  [[nodiscard]] bool has_too_dear() const { return has_too_dear_; }
 
   // Of all prices so far: the values that they asked for.
   [[nodiscard]] int64_t lookups() const { return lookups_; }
@@ -61,6 +66,7 @@ class CutFinder {
                 ExecIdx to, int64_t read, bool frees_at_once);
   void ConsiderSplit(const Decisions& decisions, VersionIdx version,
                      ExecIdx from, ExecIdx to);
+  void Add(const Cut& cut);
   Seconds Price(TensorIdx t, ExecIdx reader, double* held);
   const Lifetime* VersionAt(TensorIdx t, ExecIdx reader) const;
   double Excess(Bytes bytes, ExecIdx from, ExecIdx to) const;
@@ -69,6 +75,8 @@ class CutFinder {
   const GapTable& gaps_;
   const Rollout& rollout_;
   std::vector<Cut> cuts_;
+  Seconds most_seconds_ = std::numeric_limits<Seconds>::infinity();
+  bool has_too_dear_ = false;
   // Versions by tensor and reads by version, both in their order.
   std::vector<int64_t> versions_ptr_;
   std::vector<Lifetime> versions_;

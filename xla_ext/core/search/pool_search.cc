@@ -15,6 +15,8 @@ namespace {
 
 // A plan that packs badly is searched again with as much less, so often.
 constexpr int kPackingAttempts = 4;
+// Where no plan is found, the search is done again with twice the effort, so often.
+constexpr int kDoublings = 4;
 // So many rooms in even steps from the capacity down by a part of it, and then the
 // capacity again: where live bytes are the limit, and where what is packed has to
 // fit.
@@ -126,6 +128,18 @@ void PoolSearch::SearchEarly() {
   known_.push_back(SearchEarlyDecisions(graph_, capacity_, search));
   lookups_left_.below -= known_.back().lookups;
   OfferKnown();
+}
+
+// Half of the effort is for plans to start from: with too little of it the ones that
+// keep the fewest bytes are not reached.
+void PoolSearch::Search() {
+  SearchOptions search = options_.search;
+  for (int i = 0; i <= kDoublings; ++i, search.effort *= 2) {
+    SearchWith(search);
+    if (Start(capacity_)->peak_bytes <= capacity_) return;
+    if (search.effort == 0 || options_.search.deadline.IsOver()) return;
+    if (lookups_left_.IsSpent()) return;
+  }
 }
 
 void PoolSearch::SearchWith(SearchOptions search) {
@@ -305,17 +319,25 @@ bool PoolSearch::IsBetter(const SearchResult& found) const {
 // is too much is kept back.
 Bytes PoolSearch::WriteAndKeepBack(const SearchResult& found, Bytes part,
                                    std::vector<Bytes>& reserved) {
-  Write(found, options_.packing_effort / kPackingPart);
-  const Bytes peak = written_.schedule.statistics.peak_bytes;
-  if (peak <= capacity_) {
-    TakeWritten(found);
-    return peak;
+  // What was kept back last need not have changed the plan.
+  const bool is_written = found.decisions == negotiated_.decisions &&
+                          std::ranges::equal(found.gaps.splits(),
+                                             negotiated_.splits);
+  if (!is_written) {
+    Write(found, options_.packing_effort / kPackingPart);
+    const auto splits = found.gaps.splits();
+    negotiated_ = {
+        .decisions = found.decisions,
+        .splits = {splits.begin(), splits.end()},
+        .peak_bytes = written_.schedule.statistics.peak_bytes,
+        .above = BytesAbove(graph_, written_.schedule, capacity_)};
+    if (negotiated_.peak_bytes <= capacity_) TakeWritten(found);
   }
-  const auto above = BytesAbove(graph_, written_.schedule, capacity_);
-  for (size_t p = 0; p < above.size(); ++p) {
-    reserved[p] += RoundUp(above[p] / part, written_.schedule.alignment);
+  const Bytes alignment = options_.search.common.alignment;
+  for (size_t p = 0; p < negotiated_.above.size(); ++p) {
+    reserved[p] += RoundUp(negotiated_.above[p] / part, alignment);
   }
-  return peak;
+  return negotiated_.peak_bytes;
 }
 
 std::vector<Bytes> PoolSearch::Rooms() const {

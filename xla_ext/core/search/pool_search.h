@@ -48,8 +48,8 @@ class PoolSearch {
   [[nodiscard]] const Lookups& lookups_left() const { return lookups_left_; }
 
   // The search, with less room for live bytes where packing takes more than there
-  // is, by as much.
-  void Search() { SearchWith(options_.search); }
+  // is, by as much; with more and more effort until some plan keeps the capacity.
+  void Search();
 
   // The same for a plan at any cost, with a part of the effort, where there is no
   // other.
@@ -107,6 +107,14 @@ class PoolSearch {
   std::set<std::pair<Seconds, Bytes>> has_packed_;
   std::set<std::pair<Seconds, Bytes>> has_negotiated_;
   WrittenPlan written_;
+  // The plan that was last negotiated about, and the bytes that are too many.
+  struct Negotiated {
+    Decisions decisions;
+    std::vector<Split> splits;
+    Bytes peak_bytes = 0;
+    std::vector<Bytes> above;  // By position.
+  };
+  Negotiated negotiated_;
   std::optional<Schedule> best_;
   std::optional<PackedPlan> best_packed_;  // The same.
 };

@@ -101,7 +101,8 @@ bool Repairer::Repair(SearchPlan& plan, Seconds limit, double noise,
   while (Evaluate(plan, limit)) {
     if (plan.IsFeasible()) return true;
     const int64_t lookups_before = cuts_.lookups();
-    const auto found = cuts_.Find(plan.decisions, room_);
+    const auto found =
+        cuts_.Find(plan.decisions, room_, limit - plan.recompute_seconds);
     // Places for early runs make for many prices.
     if (gaps_.has_early_runs()) {
       effort_ -= (cuts_.lookups() - lookups_before) / kLookupsPerEffort;
@@ -114,6 +115,7 @@ bool Repairer::Repair(SearchPlan& plan, Seconds limit, double noise,
     effort_ -= std::ssize(rollout_.reads());
     if (effort_ < (finishes ? least_effort_ : 0)) return false;
     if (Apply(plan, found, noise)) continue;
+    if (cuts_.has_too_dear()) return false;
     if (++num_unblocked > kMostUnblocked || !Unblock(plan)) return false;
   }
   return false;

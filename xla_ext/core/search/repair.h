@@ -72,6 +72,7 @@ class Repairer {
   // While no plan kept the capacity.
   [[nodiscard]] int64_t lookups() const { return lookups_; }
   [[nodiscard]] Bytes preferred_bytes() const { return preferred_; }
+  [[nodiscard]] Seconds program_seconds() const { return program_seconds_; }
   void AllowMore(Bytes bytes) { preferred_ += bytes; }
 
  private:

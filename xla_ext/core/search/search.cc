@@ -83,26 +83,31 @@ class Search {
   }
 
  private:
+  // First only plans are followed that do not take much of the program's time again: a
+  // repair that does not end is the longest.
   void Start() {
     const int64_t reserve = repairer_.effort() / kReserveOfEffort;
-    StartFromEverything(kKeepToEnd);
-    if (best_.IsFeasible() && best_.recompute_seconds == 0) return;
-    StartFromCheckpoints(reserve);
-    for (const uint8_t behind : {uint8_t{0}, uint8_t{kKeep}}) {
-      if (repairer_.effort() > reserve) StartFromEverything(behind);
+    for (const Seconds limit : {repairer_.program_seconds(), kNoLimit}) {
+      StartFromEverything(kKeepToEnd, limit);
+      if (best_.IsFeasible() && best_.recompute_seconds == 0) return;
+      for (const uint8_t behind : {uint8_t{0}, uint8_t{kKeep}}) {
+        if (repairer_.effort() > reserve) StartFromEverything(behind, limit);
+      }
+      StartFromCheckpoints(reserve, limit);
+      if (best_.IsFeasible()) return;
     }
   }
 
   // Everything is kept but what lies behind the last use: that is made again
   // for everyone, made again once, or kept for the recomputations that read it.
-  void StartFromEverything(uint8_t behind) {
+  void StartFromEverything(uint8_t behind, Seconds limit) {
     SearchPlan plan{.decisions = gaps_.KeepAll()};
     for (GapIdx gap = 0; gap < gaps_.size(); ++gap) {
       if (gaps_.is_behind_last_use(gap) && gaps_.may_drop(gap)) {
         plan.decisions[At(gap)] = behind;
       }
     }
-    Consider(std::move(plan));
+    Consider(std::move(plan), limit);
   }
 
   // Cuts from the best so far on, which may be near the capacity.
@@ -114,23 +119,28 @@ class Search {
     if (plan.IsBetterThan(best_)) best_ = std::move(plan);
   }
 
-  void StartFromCheckpoints(int64_t reserve) {
+  void StartFromCheckpoints(int64_t reserve, Seconds limit) {
     SearchPlan unmodified{.decisions = gaps_.KeepAll()};
     repairer_.Evaluate(unmodified);
     const Checkpoints checkpoints(graph_, gaps_, repairer_.rollout());
+    std::vector<Decisions> tried;
     for (int64_t parts = 1; parts <= kMostSegments; parts *= 2) {
       for (const int64_t halves : {2, 3}) {
         if (repairer_.effort() < reserve) return;
         const Bytes segment_bytes =
             2 * checkpoints.idle_bytes() / (halves * parts);
-        Consider({.decisions = checkpoints.Every(segment_bytes)});
+        Decisions decisions = checkpoints.Every(segment_bytes);
+        if (std::ranges::find(tried, decisions) != tried.end()) continue;
+        tried.push_back(decisions);
+        Consider({.decisions = std::move(decisions)}, limit);
       }
     }
   }
 
-  void Consider(SearchPlan plan) {
+  void Consider(SearchPlan plan, Seconds limit) {
     repairer_.Begin();
-    repairer_.Repair(plan, kNoLimit, 0, best_.decisions.empty());
+    repairer_.Repair(plan, limit, 0, best_.decisions.empty());
+    if (limit < kNoLimit && !plan.IsFeasible()) return;
     if (plan.IsFeasible()) repairer_.FillUp(plan, 0);
     if (best_.decisions.empty() || plan.IsBetterThan(best_)) best_ = plan;
     if (plan.IsFeasible()) starts_.push_back(std::move(plan));
