@@ -16,7 +16,7 @@ namespace {
 // A plan that packs badly is searched again with as much less, so often.
 constexpr int kPackingAttempts = 4;
 // Where no plan is found, the search is done again with twice the effort, so often.
-constexpr int kDoublings = 4;
+constexpr int kDoublings = 1;
 // So many rooms in even steps from the capacity down by a part of it, and then the
 // capacity again: where live bytes are the limit, and where what is packed has to
 // fit.

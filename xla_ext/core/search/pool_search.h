@@ -21,7 +21,7 @@ namespace coop {
 
 // Until there is a plan: what prices may ask for, to find one at all.
 struct Lookups {
-  int64_t here = 100'000'000;
+  int64_t here = 50'000'000;
   int64_t below = 20'000'000;  // In the rooms below.
 
   [[nodiscard]] bool IsSpent() const { return here <= 0 || below <= 0; }
