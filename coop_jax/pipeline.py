@@ -208,9 +208,19 @@ def loop_search_of(
     planner: str | PlanOptions,
     unmodified_bytes: int,
     log: Callable[[str], None],
+    *,
+    in_few_compilations: bool = False,
 ) -> LoopSearch | None:
     """The search for plans of the step's loops; None if it has no loops to plan, or the
-    planner is one of the paper's baselines, which know no loops."""
+    planner is one of the paper's baselines, which know no loops.
+
+    Arguments:
+        traced, planner, log: as of `fit_step`.
+        unmodified_bytes: XLA's figure for the step as written.
+        in_few_compilations: whether bodies are planned in one way alone, those of pairs
+            by rules, for a figure that may be a little too large. Each body that XLA is
+            asked about is one more compilation, and so is the second way.
+    """
     target = target_of(traced.device())
     options = planner_options(planner, target.alignment_bytes)
     if options.policy != "search":
@@ -221,6 +231,9 @@ def loop_search_of(
     if not has_stored_bodies(traced):
         ways = [from_rules]
     program = with_broadcasts_inside(traced.program)
+    if in_few_compilations:
+        # Of pairs several programs are planned, with up to four bodies each.
+        ways = ways[-1:] if menu_of(program, target).choices else ways[:1]
     kernels = kernel_flops(traced.program)
     search = LoopSearch(
         program,

@@ -91,7 +91,9 @@ def largest(
     planned and compiled like `remat_train_step` with this budget and these options does.
 
     Sizes other than the answer take at most four compilations in all, unless more than one
-    that was predicted to fit does not.
+    that was predicted to fit does not. Of a step with loops, the bodies of loops are
+    planned in one way to predict a size, and in all ways only for the answer: a larger
+    size may fit by plans that the prediction does not know.
 
     Arguments:
         make_step: `make_step(size)` returns the step, as for `remat_train_step`, and the

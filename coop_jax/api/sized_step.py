@@ -113,8 +113,10 @@ class SizedStep:
         if self._is_read:
             return
         self._is_read = True
+        # It serves no plan: the answer's bodies are compiled when that is made.
         loops = loop_search_of(
-            self._traced, self._planner, self._bytes_as_written(), self._log
+            *(self._traced, self._planner, self._bytes_as_written(), self._log),
+            in_few_compilations=True,
         )
         if loops is not None:
             self._loops = loops.smallest()

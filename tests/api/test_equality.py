@@ -59,7 +59,9 @@ TRANSFORMED = {
 }
 
 
-@pytest.mark.parametrize("transformed", TRANSFORMED)
+@pytest.mark.parametrize(
+    "transformed", ["jit", pytest.param("grad", marks=pytest.mark.slow)]
+)
 @hypothesis.settings(max_examples=10)
 @hypothesis.given(
     seed=st.integers(0, 2**16),

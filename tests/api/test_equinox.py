@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from steps import largest_difference
+from steps import LITTLE_CODE, largest_difference
 
 from coop_jax import remat_train_step
 
@@ -36,8 +36,14 @@ def train_step(model, state, x):
     return eqx.apply_updates(model, updates), state, loss
 
 
-def planned_of(step, budget="70%", **options):
-    return remat_train_step(step, budget=budget, planner="lookahead", **options)
+def planned_of(step, budget="70%", compiler_options=LITTLE_CODE, **options):
+    options |= {"planner": "lookahead", "compiler_options": compiler_options}
+    return remat_train_step(step, budget=budget, **options)
+
+
+def planned_of_jitted(step, **options):
+    """A jitted step keeps its options, and takes none beside them."""
+    return planned_of(eqx.filter_jit(step, **options), compiler_options=None)
 
 
 def assert_alike(expected, found):
@@ -50,10 +56,10 @@ def assert_alike(expected, found):
     "wrap",
     [
         planned_of,
-        lambda step: planned_of(eqx.filter_jit(step)),
+        planned_of_jitted,
         lambda step: remat_train_step(step, budget="1TiB"),
         lambda step: planned_of(step, donate_argnums=(0, 1)),
-        lambda step: planned_of(eqx.filter_jit(step, donate="all-except-first")),
+        lambda step: planned_of_jitted(step, donate="all-except-first"),
     ],
     ids=["plain", "filter_jit", "that fits", "donated", "filter_jit with donation"],
 )
@@ -78,7 +84,7 @@ def test_donation_is_that_of_the_options():
     assert jax.tree.leaves(state)[-1].is_deleted()
     assert not x.is_deleted()
     model, state = made()
-    planned_of(eqx.filter_jit(train_step, donate="all-except-first"))(model, state, x)
+    planned_of_jitted(train_step, donate="all-except-first")(model, state, x)
     assert not model.layers[0].weight.is_deleted()
     assert jax.tree.leaves(state)[-1].is_deleted()
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scanned_steps import STEPS, descent, layer, normal, scanned, weights
-from steps import QUICK
+from steps import LITTLE_CODE, QUICK
 
 import coop_jax
 from coop_jax import InfeasibleBudgetError, remat_train_step
@@ -18,8 +18,12 @@ from coop_jax.xla.memory_figures import memory_figures
 LONG = 12
 
 
+def jitted(step):
+    return jax.jit(step, compiler_options=LITTLE_CODE)
+
+
 def bytes_of(step, args):
-    return memory_figures(jax.jit(step).lower(*args).compile()).total_bytes
+    return memory_figures(jitted(step).lower(*args).compile()).total_bytes
 
 
 def wide(wrap=lambda body: body):
@@ -34,7 +38,9 @@ def wide(wrap=lambda body: body):
 
 def smallest_of(step, args, planner="search"):
     with pytest.raises(InfeasibleBudgetError) as caught:
-        remat_train_step(step, budget=1, planner=planner).plan(*args)
+        remat_train_step(
+            step, budget=1, planner=planner, compiler_options=LITTLE_CODE
+        ).plan(*args)
     return caught.value.smallest_bytes
 
 
@@ -60,12 +66,13 @@ OFTEN = ("recurrent",)  # The others take minutes together.
 )
 def test_loops_of_every_kind_keep_budgets_with_the_same_results(name):
     step, args = STEPS[name][0]()
-    expected = jax.jit(step)(*args)
+    expected = jitted(step)(*args)
     as_written = bytes_of(step, args)
     smallest = smallest_of(step, args, QUICK)
     assert smallest <= as_written
+    options = {"planner": QUICK, "compiler_options": LITTLE_CODE}
     for budget in {smallest, (smallest + as_written) // 2}:
-        planned = remat_train_step(step, budget=budget, planner=QUICK)
+        planned = remat_train_step(step, budget=budget, **options)
         plan = planned.plan(*args)
         assert plan.measured_bytes <= budget
         assert plan.is_unmodified == (budget >= as_written)
@@ -88,7 +95,7 @@ def test_budgets_from_all_to_the_smallest_are_kept_and_less_room_takes_no_less_t
 
 def test_less_is_needed_than_with_every_policy_for_the_body():
     step, args = wide()
-    smallest = smallest_of(step, args)
+    smallest = smallest_of(step, args, QUICK)
     policies = jax.checkpoint_policies
     for policy in (policies.nothing_saveable, policies.dots_saveable):
         by_hand, _ = wide(lambda body, p=policy: jax.checkpoint(body, policy=p))
@@ -97,12 +104,18 @@ def test_less_is_needed_than_with_every_policy_for_the_body():
 
 def test_training_goes_the_same_way():
     step, (w, x) = wide()
+    budget = smallest_of(step, (w, x), QUICK) * 11 // 10
     planned = remat_train_step(
-        step, budget=smallest_of(step, (w, x)) * 11 // 10, donate_argnums=0
+        step,
+        budget=budget,
+        planner=QUICK,
+        donate_argnums=0,
+        compiler_options=LITTLE_CODE,
     )
+    as_it_is = jitted(step)
     states = [jax.tree.map(jnp.copy, w), jax.tree.map(jnp.copy, w)]
     for _ in range(20):
-        states[0], one = jax.jit(step)(states[0], x)
+        states[0], one = as_it_is(states[0], x)
         states[1], other = planned(states[1], x)
         np.testing.assert_allclose(one, other, rtol=1e-5)
     assert largest_difference(*states) < 1e-5
@@ -110,8 +123,9 @@ def test_training_goes_the_same_way():
 
 def test_the_report_says_what_iterations_keep_and_what_runs_again():
     step, args = wide()
-    smallest, as_written = smallest_of(step, args), bytes_of(step, args)
-    text = str(remat_train_step(step, budget=(smallest + as_written) // 2).plan(*args))
+    smallest, as_written = smallest_of(step, args, QUICK), bytes_of(step, args)
+    budget = (smallest + as_written) // 2
+    text = str(remat_train_step(step, budget=budget, planner=QUICK).plan(*args))
     assert re.search(rf"loop of {LONG} iterations at \S+\.py:\d+ \(", text), text
     assert re.search(r"iterations \d+-\d+ keep [\d.]+ [KM]iB each", text), text
     assert re.search(r"float32\[512,\d+\] (of \w+ at|that the iteration)", text), text
@@ -120,7 +134,8 @@ def test_the_report_says_what_iterations_keep_and_what_runs_again():
 
 def test_groups_are_named_where_only_what_is_carried_into_them_is_kept():
     step, args = STEPS["recurrent"][0]()
-    text = str(remat_train_step(step, budget=smallest_of(step, args)).plan(*args))
+    budget = smallest_of(step, args, QUICK)
+    text = str(remat_train_step(step, budget=budget, planner=QUICK).plan(*args))
     assert re.search(r"while their group of \d+ runs again", text), text
 
 
