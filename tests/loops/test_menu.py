@@ -15,6 +15,7 @@ from scanned_steps import (
     descent,
     layer,
     normal,
+    recurrent,
     scanned,
     weights,
 )
@@ -178,6 +179,20 @@ def test_no_loop_has_a_single_iteration(layers):
             for part in pair.parts:
                 assert part.count > 1
                 assert part.group == 1 or part.count > part.group
+
+
+@pytest.mark.parametrize(
+    ("length", "is_left_over"), [(500, False), (27, False), (23, True)]
+)
+def test_groups_leave_no_iteration_over_where_the_length_can_be_divided(
+    length, is_left_over
+):
+    """Those left over are two loops more, and keep what a group keeps while it runs."""
+    [choices] = menu_of(traced(*recurrent(length)), TARGET).choices
+    grouped = [plan.parts for plan in choices.corners if plan.parts[0].group > 1]
+    assert grouped
+    for parts in grouped:
+        assert len(parts) == 1 + is_left_over
 
 
 @pytest.mark.parametrize("unroll", [2, 3, 8, True])
