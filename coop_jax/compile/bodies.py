@@ -1,7 +1,8 @@
 """Bodies: the values that XLA stores of a body of a loop or a branch.
 
 A body is compiled as a step of its own to be read, under a scope for each equation, as the
-step itself is: by rules alone the plans of training steps in loops need more bytes and time.
+step itself is: by rules alone the plans of training steps in loops need more bytes and
+time.
 """
 
 from __future__ import annotations
