@@ -68,8 +68,8 @@ class Choices:
         return dataclasses.replace(planned, path=self.path, num_runs=self.num_runs)
 
     def _grouped(self) -> Iterator[PlannedPair]:
-        """Plans with groups of all sizes worth a try: powers of two, and for each choice of
-        what is retained the size that keeps least."""
+        """Plans with groups of all sizes worth a try: about powers of two, and for each
+        choice of what is retained about the size that keeps least."""
         iteration = self.iteration
         length, carried_bytes = iteration.pair.length, iteration.carried_bytes
         if not iteration.may_run_forward_again or not iteration.pair.may_be_divided:
@@ -77,10 +77,20 @@ class Choices:
         for retained in self.hull:
             least = math.sqrt(length * carried_bytes / max(retained.kept_bytes, 1))
             sizes = {2**k for k in range(1, length.bit_length())} | {round(least)}
-            for size in sorted(s for s in sizes if 1 < s <= length // 2):
+            sizes = {_of_equal_groups(s, length) for s in sizes if 1 < s <= length // 2}
+            for size in sorted(sizes):
                 planned = in_groups(iteration, retained, size)
                 if all(p.group == 1 or p.count > p.group for p in planned.parts):
                     yield planned
+
+
+def _of_equal_groups(size: int, length: int) -> int:
+    """The size nearest to one, by ratio, that leaves no iteration over: those would take
+    two loops more, which XLA has to compile. The size itself if none is within a factor of
+    two."""
+    near = range(max(2, size // 2 + 1), min(2 * size, length // 2 + 1))
+    divisors = [d for d in near if length % d == 0]
+    return min(divisors, key=lambda d: max(d / size, size / d), default=size)
 
 
 def _convex(plans: list[PlannedPair]) -> list[PlannedPair]:

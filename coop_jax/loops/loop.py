@@ -45,8 +45,15 @@ class Loop:
         return self.eqn.params["reverse"]
 
     @property
-    def unroll(self) -> Any:
-        return self.eqn.params["unroll"]
+    def unroll(self) -> int:
+        """The iterations that one trip of the loop makes."""
+        unroll = self.eqn.params["unroll"]
+        return max(1, self.length) if unroll is True else int(unroll)
+
+    @property
+    def num_trips(self) -> int:
+        """Trips of XLA's loop; iterations that are left over lie behind it."""
+        return self.length // max(1, self.unroll)
 
     @property
     def _first_stack(self) -> int:

@@ -62,7 +62,7 @@ def _run_whole(
         [*(given[v] for v in body.entries), *own],
         length=loop.length,
         reverse=loop.is_reversed,
-        unroll=loop.unroll,
+        unroll=loop.unroll if loop.num_trips > 1 else _unroll(loop, loop.length),
     )
     return [*carry, *stacks]
 
@@ -146,6 +146,11 @@ def _step_at_offset(body: PartBody, given: Mapping[Any, Any], num_carry: int) ->
 
 
 def _unroll(loop: Loop, count: int) -> int:
-    """As many iterations at once as in the loop as written, if there are so many."""
-    unroll = loop.length if loop.unroll is True else int(loop.unroll)
-    return max(1, min(unroll, count))
+    """The iterations that one trip of a part's loop makes: the most, up to those of the
+    loop as written, with two trips or more and no iteration left over.
+
+    XLA takes a loop of one trip apart, and what is left over lies outside: recomputation is
+    then merged with the first computation, and nothing is saved.
+    """
+    most = min(loop.unroll, count // 2)
+    return max((u for u in range(2, most + 1) if count % u == 0), default=1)

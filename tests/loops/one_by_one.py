@@ -47,6 +47,9 @@ def _results(eqn: Any, values: list[Any]) -> list[Any]:
         return evaluate(eqn.params["call_jaxpr"], values)
     if name in CHECKPOINTS:
         return _evaluated(eqn.params["jaxpr"], (), values)
+    if name == "div":
+        # Where one division repeats its divisor, XLA multiplies by the reciprocal instead.
+        values = [jnp.broadcast_to(v, eqn.outvars[0].aval.shape) for v in values]
     results = eqn.primitive.bind(*values, **eqn.params)
     return list(results) if eqn.primitive.multiple_results else [results]
 

@@ -15,6 +15,7 @@ from scanned_steps import (
     descent,
     layer,
     normal,
+    recurrent,
     scanned,
     weights,
 )
@@ -22,6 +23,7 @@ from scanned_steps import (
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.loops.emission import with_planned_pairs
 from coop_jax.loops.frontier import Retained
+from coop_jax.loops.loop import Loop
 from coop_jax.loops.menu import menu_of
 from coop_jax.loops.parts import Part, PlannedPair
 from coop_jax.targets import named
@@ -179,9 +181,46 @@ def test_no_loop_has_a_single_iteration(layers):
                 assert part.group == 1 or part.count > part.group
 
 
-def test_the_first_saved_byte_is_saved():
+@pytest.mark.parametrize(
+    ("length", "is_left_over"), [(500, False), (27, False), (23, True)]
+)
+def test_groups_leave_no_iteration_over_where_the_length_can_be_divided(
+    length, is_left_over
+):
+    """Those left over are two loops more, and keep what a group keeps while it runs."""
+    [choices] = menu_of(traced(*recurrent(length)), TARGET).choices
+    grouped = [plan.parts for plan in choices.corners if plan.parts[0].group > 1]
+    assert grouped
+    for parts in grouped:
+        assert len(parts) == 1 + is_left_over
+
+
+@pytest.mark.parametrize("unroll", [2, 3, 8, True])
+def test_no_loop_of_several_iterations_at_once_has_a_single_trip(unroll):
+    """Nor are iterations left over where it is divided: those lie outside of it."""
+    program = traced(*scanned(layers=8, unroll=unroll))
+    menu = menu_of(program, TARGET)
+    for wanted in np.linspace(0, menu.most_saved_bytes, 20, dtype=int):
+        planned = menu.saving(int(wanted))
+        is_divided = len(planned[0].parts) > 1 or planned[0].parts[0].group > 1
+        loops = loops_of(with_planned_pairs(program, planned))
+        assert loops
+        for loop in loops:
+            assert loop.num_trips > 1
+            assert loop.length % loop.unroll == 0 or not is_divided
+
+
+def loops_of(program):
+    """All loops, those in the bodies of others too."""
+    loops = [Loop.of(eqn) for eqn in program.eqns if eqn.primitive.name == "scan"]
+    return loops + [inner for loop in loops for inner in loops_of(loop.body)]
+
+
+@pytest.mark.parametrize("unroll", [1, 2, True])
+def test_the_first_saved_byte_is_saved(unroll):
     def loss(w, x):
-        return jnp.mean(jax.lax.scan(lambda x, w: (layer(x, w), None), x, w)[0] ** 2)
+        body = lambda x, w: (layer(x, w), None)  # noqa: E731
+        return jnp.mean(jax.lax.scan(body, x, w, unroll=unroll)[0] ** 2)
 
     step, args = descent(loss, weights(), normal(64 * BATCH, WIDTH))
     trace = TracedStep.trace(step, {}, args, {})

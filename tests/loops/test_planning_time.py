@@ -1,14 +1,22 @@
 """The time of planning loops depends on their bodies, not on their lengths; and the time
-that a plan is said to take."""
+that a plan is said to take.
 
+Times are those of the processor: other work on the machine does not add to them.
+"""
+
+import dataclasses
+import statistics
 import sys
 import time
 
 import jax
 import jax.numpy as jnp
 import pytest
+from models.loops import simulation
+from models.scanned_decoder import DecoderSizes, decoder_problem
 from scanned_steps import descent, normal, scanned
 
+from coop_jax import remat_train_step
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.emit.hints import NO_HINTS
 from coop_jax.loops.emission import with_planned_pairs
@@ -19,10 +27,14 @@ from coop_jax.search.placements import XlaPlacement
 from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.targets import target_of
 
+SIZES = DecoderSizes(
+    width=32, hidden=96, heads=2, groups=1, vocabulary=64, batch=4, sequence=32
+)
+
 
 def planning(traced):
     """Seconds of all plans of the loops of a step, nothing compiled."""
-    start = time.perf_counter()
+    start = time.process_time()
     target = target_of(traced.device())
     options = planner_options("search", target.alignment_bytes)
     menu = menu_of(traced.program, target)
@@ -32,7 +44,7 @@ def planning(traced):
         bodies = TightBodies(program, target, options, realize)
         _, planned, _ = bodies.saving(bodies.most_saved_bytes)
         assert planned or bodies.most_saved_bytes == 0
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def layers(count):
@@ -43,23 +55,37 @@ def layers(count):
 @pytest.mark.slow
 def test_96_layers_are_planned_in_the_time_of_12():
     few, many = layers(12), layers(96)
-    seconds = [(planning(few), planning(many)) for _ in range(2)]
-    assert min(b for _, b in seconds) <= 1.5 * min(a for a, _ in seconds)
+    seconds = [(planning(few), planning(many)) for _ in range(3)]
+    few_seconds, many_seconds = map(statistics.median, zip(*seconds, strict=True))
+    assert many_seconds <= 1.5 * few_seconds
 
 
-def test_10_000_steps_of_a_simulation_are_planned_at_once():
-    def loss(speed, start):
-        def body(state, _):
-            height, rate = state
-            bend = jnp.roll(height, 1) + jnp.roll(height, -1) - 2 * height
-            rate = rate + 0.01 * jnp.tanh(speed) * jnp.sin(bend)
-            return (height + 0.01 * rate, rate), None
+def planned(step, args, budget):
+    """The loops of a step that is planned for a budget, and the seconds until then, with
+    its compilations."""
+    jax.clear_caches()
+    start = time.process_time()
+    plan = remat_train_step(step, budget=budget, donate_argnums=0).plan(*args)
+    assert plan.recipe.loops is not None
+    return plan.recipe.loops, time.process_time() - start
 
-        (height, _), _ = jax.lax.scan(body, (start, start * 0), None, length=10_000)
-        return jnp.mean(height**2)
 
-    step, args = descent(loss, normal(256), normal(256, seed=1))
-    assert planning(TracedStep.trace(step, {}, args, {})) < 15
+@pytest.mark.slow
+def test_a_decoder_of_96_layers_is_planned_and_compiled_in_the_time_of_12():
+    def seconds(layers):
+        step, args = decoder_problem(dataclasses.replace(SIZES, layers=layers))
+        return planned(step, args, "60%")[1]
+
+    few, many = zip(*[(seconds(12), seconds(96)) for _ in range(3)], strict=True)
+    assert statistics.median(many) <= 1.5 * statistics.median(few)
+
+
+@pytest.mark.parametrize("budget", ["60%", "20%"])
+def test_10_000_steps_of_a_simulation_are_planned_and_compiled_at_once(budget):
+    """Of the example's sizes; the smaller budget takes groups. A limit of 30 seconds."""
+    loops, seconds = planned(*simulation(None), budget)
+    assert loops.planned[0].iteration.pair.length == 10_000
+    assert seconds < 15
 
 
 def deep(num_equations):
