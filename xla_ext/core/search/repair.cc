@@ -101,8 +101,8 @@ bool Repairer::Repair(SearchPlan& plan, Seconds limit, double noise,
   while (Evaluate(plan, limit)) {
     if (plan.IsFeasible()) return true;
     const int64_t lookups_before = cuts_.lookups();
-    const auto found =
-        cuts_.Find(plan.decisions, room_, limit - plan.recompute_seconds);
+    // A price is an estimate: what other cuts make again may be there by then.
+    const auto found = cuts_.Find(plan.decisions, room_, limit);
     // Places for early runs make for many prices.
     if (gaps_.has_early_runs()) {
       effort_ -= (cuts_.lookups() - lookups_before) / kLookupsPerEffort;
