@@ -114,10 +114,10 @@ def test_less_is_kept_where_packing_is_bad_until_it_packs():
     assert seconds_of(plan) < 0.1 * float(graph.op_seconds.sum())
 
 
-@pytest.mark.parametrize(("num_ops", "seed", "percent"), [(150, 2, 85), (150, 5, 88)])
+@pytest.mark.parametrize(("num_ops", "seed", "percent"), [(150, 2, 85), (150, 3, 85)])
 def test_plans_that_pack_lead_to_better_ones_that_pack(num_ops, seed, percent):
-    """Plans that only keep the bytes alive, and are packed then, take 1.4 and 2 times."""
-    most = {85: 0.08, 88: 0.04}[percent]
+    """Plans that only keep the bytes alive, and are packed then, take 1.8 times."""
+    most = 0.06
     graph = random_graphs.layered(num_ops, seed)
     how = _ext.PlanOptions(policy="search", search_effort=500_000, packing_effort=2_000_000)
     room = percent * _ext.unconstrained(graph, how).statistics.peak_bytes // 100
