@@ -44,6 +44,21 @@ def key() -> jax.Array:
     return jax.random.key(0)
 
 
+@pytest.fixture(scope="module")
+def little_code():
+    """XLA generates slower code in less time, of the same buffers, by no option of a call.
+
+    As `steps.LITTLE_CODE`, for all that JAX compiles, operations outside of `jit` too.
+    """
+    before = jax.config.read("jax_disable_most_optimizations")
+    # Else the same step could be of either code, and its results differ by roundings.
+    jax.clear_caches()
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+    jax.clear_caches()
+
+
 @pytest.fixture
 def compilation_cache(tmp_path):
     """JAX's persistent compilation cache, empty, in a directory of its own."""

@@ -15,10 +15,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from api.parity_cases import CASES, Case, arrays, update
+from api.parity_cases import CASES, DEEP, Case, arrays, update
 from steps import as_numpy
 
 from coop_jax import remat_train_step
+
+pytestmark = pytest.mark.usefixtures("little_code")
 
 BUDGET = "70%"
 
@@ -178,7 +180,7 @@ def test_errors_are_those_of_jit(name, is_known, called_before):
 
 
 def test_a_donated_argument_cannot_be_used_again():
-    weights, x = arrays()
+    weights, x = arrays(layers=DEEP)
     step = remat_train_step(update, budget=BUDGET, planner="lookahead", donate_argnums=0)
     step(weights, x)
     # Which of the two depends on the version of JAX.

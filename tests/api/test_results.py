@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from models.training import convnet_problem, mixer_problem, transformer_problem
-from steps import QUICK, assert_trees_equal, copied, mlp_arguments, mlp_step
+from steps import LITTLE_CODE, QUICK, assert_trees_equal, copied, mlp_arguments, mlp_step
 
 import coop_jax
 
@@ -56,9 +56,10 @@ def nudged(state, dtype):
 )
 def test_losses_over_20_steps(name, dtype):
     problem = PROBLEMS[name](jnp.dtype(dtype))
-    unmodified = jax.jit(problem.train_step, donate_argnums=0)
+    options = {"donate_argnums": 0, "compiler_options": LITTLE_CODE}
+    unmodified = jax.jit(problem.train_step, **options)
     planned = coop_jax.remat_train_step(
-        problem.train_step, budget="60%", planner=QUICK, donate_argnums=0
+        problem.train_step, budget="60%", planner=QUICK, **options
     )
     plan = planned.plan(problem.state, problem.batch, problem.key)
     assert plan.measured_bytes <= plan.budget_bytes

@@ -27,7 +27,7 @@ def seconds_of(plan) -> float:
 
 
 @pytest.mark.parametrize("family", random_graphs.FAMILIES)
-@pytest.mark.parametrize("num_ops", [12, 40, 90])
+@pytest.mark.parametrize("num_ops", [12, pytest.param(40, marks=pytest.mark.slow), 90])
 def test_never_worse_than_an_online_planner(family, num_ops):
     graph = random_graphs.FAMILIES[family](num_ops, seed=num_ops)
     for share in (0.9, 0.75, 0.6):
@@ -45,7 +45,7 @@ def test_never_worse_than_an_online_planner(family, num_ops):
 @pytest.mark.parametrize("family", random_graphs.FAMILIES)
 def test_a_limit_judges_and_changes_nothing(family):
     graph = random_graphs.FAMILIES[family](80, 3)
-    for share in (0.9, 0.75, 0.6):
+    for share in (0.9, 0.6):
         room = int(share * peak_of(graph))
         free = _ext.plan(graph, room, options())
         overhead = 1 + seconds_of(free) / float(graph.op_seconds.sum())
@@ -68,8 +68,15 @@ def test_a_room_below_the_bound_is_refused_at_once(num_ops):
     assert raised.value.failure.op == operation
 
 
-@pytest.mark.parametrize("limits_live_bytes", [True, False])
-@pytest.mark.parametrize(("family", "num_ops"), [("dense", 1000), ("step", 500)])
+@pytest.mark.parametrize(
+    ("family", "num_ops", "limits_live_bytes"),
+    [
+        ("dense", 1000, True),
+        pytest.param("dense", 1000, False, marks=pytest.mark.slow),
+        ("step", 500, True),
+        ("step", 500, False),
+    ],
+)
 def test_a_room_at_the_bound_without_a_plan_is_refused_soon(
     family, num_ops, limits_live_bytes
 ):
@@ -131,7 +138,7 @@ def test_more_effort_than_the_default_goes_on_from_it():
     room = 85 * peak_of(graph) // 100
     found = [
         seconds_of(_ext.plan(graph, room, options(search_effort=effort)))
-        for effort in (10_000_000, 20_000_000, 40_000_000)
+        for effort in (10_000_000, 20_000_000)
     ]
     assert np.isfinite(found[0])
     assert found == sorted(found, reverse=True)
@@ -139,7 +146,7 @@ def test_more_effort_than_the_default_goes_on_from_it():
 
 @pytest.mark.parametrize("family", random_graphs.FAMILIES)
 def test_the_smallest_pool_can_be_planned_again(family):
-    graph = random_graphs.FAMILIES[family](60, 5)
+    graph = random_graphs.FAMILIES[family](40, 5)
     for limits_live_bytes in (True, False):
         how = options(limits_live_bytes=limits_live_bytes, overhead_limit=10)
         found = _ext.minimum_pool(graph, how)
@@ -156,7 +163,7 @@ def test_more_room_is_never_worse(family, num_ops):
         how = options(limits_live_bytes=limits_live_bytes)
         found = [
             seconds_of(_ext.plan(graph, peak_of(graph) * twentieths // 20, how))
-            for twentieths in range(8, 21)
+            for twentieths in range(8, 21, 2)
         ]
         assert found == sorted(found, reverse=True)
         assert found[-1] == 0
@@ -213,7 +220,7 @@ def test_a_limit_below_every_plan_is_named():
 
 
 @pytest.mark.parametrize("family", random_graphs.FAMILIES)
-@pytest.mark.parametrize("share", [0.5, 0.4, 0.3])
+@pytest.mark.parametrize("share", [0.5, pytest.param(0.4, marks=pytest.mark.slow), 0.3])
 def test_a_limit_ends_no_start(family, share):
     """Neither the search's plans nor those of the online planners, where it finds none."""
     graph = random_graphs.FAMILIES[family](60, 7)
