@@ -219,7 +219,8 @@ def loop_search_of(
         unmodified_bytes: XLA's figure for the step as written.
         in_few_compilations: whether bodies are planned in one way alone, those of pairs
             by rules, for a figure that may be a little too large. Each body that XLA is
-            asked about is one more compilation, and so is the second way.
+            asked about is one more compilation, and so are the second way and a plan before
+            the end of each.
     """
     target = target_of(traced.device())
     options = planner_options(planner, target.alignment_bytes)
@@ -247,6 +248,7 @@ def loop_search_of(
         traced.compile,
         log,
         lambda compiled: executable_seconds(compiled, target, kernels),
+        looks_before_ends=not in_few_compilations,
     )
     return None if search.is_empty else search
 

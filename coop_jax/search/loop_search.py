@@ -22,6 +22,11 @@ from coop_jax.xla.memory_figures import compile_measured
 
 # One more than for a straight line: the first compilation shows the rest.
 MAX_COMPILATIONS_OF_LOOPS = MAX_COMPILATIONS + 1
+# The part of what bodies can save at which the smallest plan is looked for, too. Where a
+# value leaves a fence, XLA's buffer of it is that of the value that goes in, and XLA does
+# not compute what has such a buffer in place of an operand. The smallest pools take most
+# fences: where one follows the operation that needs most, XLA needs a value more.
+_BEFORE_THE_END = 0.95
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,6 +77,8 @@ class LoopSearch:
         log: receives a line for every compilation.
         seconds_of: returns the seconds of an executable's instructions, None where they
             are not known.
+        looks_before_ends: whether the smallest plan is looked for before the end of
+            stretches of bodies, too.
     """
 
     def __init__(
@@ -84,8 +91,11 @@ class LoopSearch:
         compile_program: Callable[[Program], Any],
         log: Callable[[str], None],
         seconds_of: Callable[[Any], float | None],
+        *,
+        looks_before_ends: bool = True,
     ) -> None:
         self._seconds_of = seconds_of
+        self._looks_before_ends = looks_before_ends
         self._unmodified_bytes = unmodified_bytes
         self._num_devices = num_devices
         self._compile_program = compile_program
@@ -123,15 +133,22 @@ class LoopSearch:
 
     def smallest(self) -> PlannedLoops:
         """The plan with the fewest bytes by XLA: of the last of all stretches that no other
-        goes on from, and of all that were compiled."""
-        ends = list(self._all_stretches())
-        for number, stretch in enumerate(ends):
-            following = ends[number + 1 : number + 2]
+        goes on from, of those before the last ones of bodies, and of all that were
+        compiled."""
+        along = list(self._all_stretches())
+        ends: list[tuple[Stretch, PlannedLoops]] = []
+        for number, stretch in enumerate(along):
+            following = along[number + 1 : number + 2]
             if not any(each.goes_on_from(stretch) for each in following):
-                self._measure(number, stretch.high)
-        return min(
-            self._measured.values(), key=lambda m: (m.compiled is None, m.total_bytes)
-        )
+                ends.append((stretch, self._measure(number, stretch.high)))
+        if self._looks_before_ends and ends:
+            # Not of all that were compiled: the places are the same for every budget.
+            base = min(ends, key=lambda end: _least(end[1]))[0].base
+            for number, stretch in enumerate(along):
+                if stretch.bodies is not None and stretch.base is base:
+                    saved_bytes = int(_BEFORE_THE_END * stretch.bodies.most_saved_bytes)
+                    self._measure(number, stretch.base_bytes + saved_bytes)
+        return min(self._measured.values(), key=_least)
 
     def least_bytes(self, works_bytes: int | None) -> int | None:
         """The least of a number of bytes and of those of the compiled plans; None: none."""
@@ -241,6 +258,11 @@ class LoopSearch:
                 *(compiled, total_bytes, self._seconds_of),
             )
         return self._measured[key]
+
+
+def _least(measured: PlannedLoops) -> tuple[bool, int]:
+    """The key that orders plans by their bytes; those that XLA refuses come last."""
+    return measured.compiled is None, measured.total_bytes
 
 
 def _between(

@@ -141,6 +141,14 @@ VALUES = (
         "loops",
     ),
     Tuned(
+        "search.loop_search",
+        "_BEFORE_THE_END",
+        "part of what bodies can save where the smallest plan is looked for, too",
+        COMPILED,
+        "loops",
+        neutral=1,
+    ),
+    Tuned(
         "search.closing_in",
         "_MOST_PLANS",
         "plans made between the best plan and the budget",

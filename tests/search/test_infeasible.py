@@ -16,8 +16,8 @@ from coop_jax.compile.as_written import compile_both
 from coop_jax.pipeline import fit_step
 from coop_jax.search.loop_search import MAX_COMPILATIONS_OF_LOOPS
 
-# On each of two stretches of the path of loop plans, and the last plan of each.
-MAX_OF_LOOPS = 2 * (MAX_COMPILATIONS_OF_LOOPS + 1)
+# On each of two stretches of the path of loop plans, the last plan of each, and one before.
+MAX_OF_LOOPS = 2 * (MAX_COMPILATIONS_OF_LOOPS + 2)
 
 
 class Asked:
