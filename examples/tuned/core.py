@@ -213,6 +213,7 @@ CONSTANTS = (
     Constant(_POOL, "kPartPerSharedRoom", "effort over what each takes", effect=_REFUSED),
     Constant(_POOL, "kPartPerTalk", "effort over what mending a bad packing takes"),
     Constant(_POOL, "kRoundsOfTalk", "how often a bad packing is mended"),
+    Constant(_POOL, "kSearchesForAPlan", "searches while there is no plan"),
     Constant(_POOL, "kStaleRoundsOfTalk", "rounds of that without success"),
     Constant(_POOL, "kPartPerRefinement", "effort over a search of a plan that packs"),
     Constant(_POOL, "kRefinements", "how often such a plan is searched again"),
