@@ -213,7 +213,6 @@ CONSTANTS = (
     Constant(_POOL, "kPartPerSharedRoom", "effort over what each takes", effect=_REFUSED),
     Constant(_POOL, "kPartPerTalk", "effort over what mending a bad packing takes"),
     Constant(_POOL, "kRoundsOfTalk", "how often a bad packing is mended"),
-    Constant(_POOL, "kSearchesForAPlan", "searches while there is no plan"),
     Constant(_POOL, "kStaleRoundsOfTalk", "rounds of that without success"),
     Constant(_POOL, "kPartPerRefinement", "effort over a search of a plan that packs"),
     Constant(_POOL, "kRefinements", "how often such a plan is searched again"),
@@ -254,6 +253,7 @@ CONSTANTS = (
         "operations up to which early runs and less effort are tried",
         effect="seconds of plans with 1,000 to 4,000 operations",
     ),
+    Constant(_PLANNER, "kSearchesForAPlan", "searches while there is no plan"),
     Constant(
         _PLANNER,
         "kMostOpsNearBound",

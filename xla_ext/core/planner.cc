@@ -54,6 +54,10 @@ constexpr OpIdx kMostOpsNearBound = 1'000;
 // Of the effort for packing, what the search has without effort of its own.
 constexpr double kLeastPartOfPacking = 0.0625;
 
+// Searches while there is no plan; one where many rooms are only asked whether they
+// have one.
+constexpr int kSearchesForAPlan = 2;
+
 // The search is tried with so much less effort as well, again and again, and then
 // with none: whatever less effort tries, more does, too.
 constexpr int64_t kLessEffort = 4;
@@ -141,6 +145,7 @@ class SearchPlanner {
                        .preferred_bytes = options.search.preferred_bytes},
             .most_lookups = most_lookups,
             .packing_effort = PackingEffort(options.search),
+            .most_searches = options.search.any_plan ? 1 : kSearchesForAPlan,
             .limits_live_bytes = options.search.limits_live_bytes};
   }
 

@@ -15,8 +15,6 @@ namespace {
 
 // A plan that packs badly is searched again with as much less, so often.
 constexpr int kPackingAttempts = 4;
-// Searches while there is no plan, each with twice the effort of the one before.
-constexpr int kSearchesForAPlan = 2;
 // So many rooms in even steps from the capacity down by a part of it, and then the
 // capacity again: where live bytes are the limit, and where what is packed has to
 // fit.
@@ -134,7 +132,7 @@ void PoolSearch::SearchEarly() {
 // keep the fewest bytes are not reached.
 void PoolSearch::Search() {
   SearchOptions search = options_.search;
-  for (int i = 0; i < kSearchesForAPlan; ++i, search.effort *= 2) {
+  for (int i = 0; i < options_.most_searches; ++i, search.effort *= 2) {
     SearchWith(search);
     if (Start(capacity_)->peak_bytes <= capacity_) return;
     if (search.effort == 0 || options_.search.deadline.IsOver()) return;

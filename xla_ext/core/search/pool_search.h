@@ -31,6 +31,7 @@ struct PoolSearchOptions {
   SearchOptions search;
   Lookups most_lookups;
   int64_t packing_effort = 0;
+  int most_searches = 1;  // While there is no plan; see Search.
   // The capacity limits the bytes alive; the offsets may take more.
   bool limits_live_bytes = false;
 };
@@ -48,7 +49,8 @@ class PoolSearch {
   [[nodiscard]] const Lookups& lookups_left() const { return lookups_left_; }
 
   // The search, with less room for live bytes where packing takes more than there
-  // is, by as much; with more and more effort until some plan keeps the capacity.
+  // is, by as much. Done again while no plan keeps the capacity, each time with twice
+  // the effort.
   void Search();
 
   // The same for a plan at any cost, with a part of the effort, where there is no
