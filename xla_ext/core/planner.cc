@@ -51,6 +51,12 @@ constexpr OpIdx kMostOpsToGoOn = 2'000;
 // Up to here less effort is tried near the bound, too.
 constexpr OpIdx kMostOpsNearBound = 1'000;
 
+// With the whole effort of a search, the seeds that it is done again with, and the plans
+// that are changed until they pack, each time: by itself it may end in a plan that is far
+// from the best of a few.
+constexpr int kOtherSeeds = 2;
+constexpr int kNegotiated = 3;
+
 // Of the effort for packing, what the search has without effort of its own.
 constexpr double kLeastPartOfPacking = 0.0625;
 
@@ -85,12 +91,17 @@ class SearchPlanner {
   // `known`, if it is not nullptr: a plan of the graph, never worse than that.
   PlanResult Plan(const Schedule* known = nullptr) {
     search_.Search();
-    search_.Negotiate();
+    const bool goes_far = options_.search.effort >= kEffortPerSearch;
+    const int num_negotiated = goes_far ? kNegotiated : 1;
+    search_.Negotiate(num_negotiated);
     best_ = search_.best();
     if (IsFarFromBest() && !deadline_.IsOver()) {
       if (graph_.num_ops() <= kMostOpsToGoOn) search_.SearchEarly();
+      if (goes_far && graph_.num_ops() <= kMostOpsToGoOn) {
+        search_.SearchOtherSeeds(kOtherSeeds);
+      }
       search_.SearchBelow();
-      search_.Negotiate();
+      search_.Negotiate(num_negotiated);
       Offer(search_.best());
       if (graph_.num_ops() <= kMostOpsToGoOn && IsFarFromBest()) {
         search_.SearchPacked();

@@ -24,7 +24,8 @@ class Refitter {
         random_(options.seed),
         offset_(blocks.size(), kNone),
         bytes_(blocks.size()),
-        cost_(blocks.size(), 1) {
+        cost_(blocks.size(), 1),
+        alive_with_(blocks.size()) {
     Bytes unit = 0;
     for (size_t i = 0; i < blocks.size(); ++i) {
       bytes_[i] = RoundUp(blocks[i].bytes, options.alignment);
@@ -54,6 +55,10 @@ class Refitter {
     Offset begin;
     Offset end;
     size_t block;
+    double price = 0;
+    // Of what a block would meet that ends where it begins, or begins where it ends.
+    double price_below = 0;
+    double price_above = 0;
   };
 
   // Where they do not meet: those that begin first.
@@ -104,12 +109,24 @@ class Refitter {
            static_cast<double>(steps);
   }
 
+  // The blocks alive at one time with `block`, itself included: those that take each
+  // other's place do so again and again.
+  [[nodiscard]] const std::vector<size_t>& AliveWith(size_t block) {
+    std::vector<size_t>& found = alive_with_[block];
+    if (!found.empty()) return found;
+    const PackingBlock& here = blocks_[block];
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      const PackingBlock& other = blocks_[i];
+      const bool meets = other.first <= here.last && other.last >= here.first;
+      if (meets && bytes_[i] > 0) found.push_back(i);
+    }
+    return found;
+  }
+
   void FindNeighbours(size_t block, int64_t& work) {
     neighbours_.clear();
-    const auto& [first, last, bytes, fixed] = blocks_[block];
-    for (size_t i = 0; i < blocks_.size(); ++i) {
-      if (blocks_[i].first > last || blocks_[i].last < first) continue;
-      if (offset_[i] == kNone || bytes_[i] == 0) continue;
+    for (const size_t i : AliveWith(block)) {
+      if (offset_[i] == kNone) continue;
       neighbours_.push_back({offset_[i], offset_[i] + bytes_[i], i});
     }
     work += std::ssize(blocks_);
@@ -123,10 +140,10 @@ class Refitter {
     cost_[block] += kCostPerFailure;
     offset_[block] = CheapestPlace(bytes_[block], work);
     const Offset end = offset_[block] + bytes_[block];
-    for (const auto& [begin, other_end, i] : neighbours_) {
-      if (begin >= end || other_end <= offset_[block]) continue;
-      offset_[i] = kNone;
-      waiting_.push_back(i);
+    for (const Neighbour& neighbour : neighbours_) {
+      if (neighbour.begin >= end || neighbour.end <= offset_[block]) continue;
+      offset_[neighbour.block] = kNone;
+      waiting_.push_back(neighbour.block);
     }
   }
 
@@ -148,31 +165,75 @@ class Refitter {
     return best;
   }
 
+  // At the start, at the end, or next to a neighbour.
   Offset CheapestPlace(Bytes bytes, int64_t& work) {
+    PricePlacesBeside(bytes);
     Offset best = 0;
     double best_price = std::numeric_limits<double>::infinity();
-    const auto consider = [&](Offset offset) {
+    const auto consider = [&](Offset offset, double price) {
       if (offset < 0 || offset + bytes > capacity_) return;
-      double price = 0;
-      for (const auto& [begin, end, i] : neighbours_) {
-        if (begin >= offset + bytes) break;
-        if (end > offset) price += Price(i);
-      }
       price *= 1 + 0.2 * static_cast<double>(random_() >> 11) * 0x1p-53;
       if (price < best_price) {
         best = offset;
         best_price = price;
       }
     };
-    consider(0);
-    consider(capacity_ - bytes);
+    consider(0, PriceSweep(*this, bytes).At(0));
+    consider(capacity_ - bytes, PriceSweep(*this, bytes).At(capacity_ - bytes));
     for (const Neighbour& neighbour : neighbours_) {
-      consider(neighbour.end);
-      consider(neighbour.begin - bytes);
+      consider(neighbour.end, neighbour.price_above);
+      consider(neighbour.begin - bytes, neighbour.price_below);
     }
     const int64_t num = std::ssize(neighbours_);
     work += num * num / 2;
     return best;
+  }
+
+  // What the neighbours that so many bytes meet cost, at one offset after the other.
+  class PriceSweep {
+   public:
+    PriceSweep(const Refitter& refitter, Bytes bytes)
+        : neighbours_(refitter.neighbours_), ends_(refitter.ends_), bytes_(bytes) {}
+
+    // No offset may be below the last.
+    [[nodiscard]] double At(Offset offset) {
+      for (; num_begun_ < neighbours_.size(); ++num_begun_) {
+        const Neighbour& next = neighbours_[num_begun_];
+        if (next.begin >= offset + bytes_) break;
+        price_ += next.price;
+      }
+      for (; num_ended_ < ends_.size(); ++num_ended_) {
+        const Neighbour& next = neighbours_[ends_[num_ended_]];
+        if (next.end > offset) break;
+        price_ -= next.price;
+      }
+      return price_;
+    }
+
+   private:
+    const std::vector<Neighbour>& neighbours_;
+    const std::vector<size_t>& ends_;
+    const Bytes bytes_;
+    size_t num_begun_ = 0;
+    size_t num_ended_ = 0;
+    double price_ = 0;
+  };
+
+  void PricePlacesBeside(Bytes bytes) {
+    for (Neighbour& neighbour : neighbours_) {
+      neighbour.price = Price(neighbour.block);
+    }
+    ends_.resize(neighbours_.size());
+    std::iota(ends_.begin(), ends_.end(), size_t{0});
+    std::ranges::sort(ends_, {}, [&](size_t k) { return neighbours_[k].end; });
+    PriceSweep below(*this, bytes);
+    for (Neighbour& neighbour : neighbours_) {
+      neighbour.price_below = below.At(neighbour.begin - bytes);
+    }
+    PriceSweep above(*this, bytes);
+    for (const size_t k : ends_) {
+      neighbours_[k].price_above = above.At(neighbours_[k].end);
+    }
   }
 
   std::span<const PackingBlock> blocks_;
@@ -185,7 +246,9 @@ class Refitter {
   std::vector<Bytes> bytes_;
   std::vector<double> cost_;
   std::vector<size_t> waiting_;
+  std::vector<std::vector<size_t>> alive_with_;  // Empty: not asked for yet.
   std::vector<Neighbour> neighbours_;  // Of the block at hand, that are placed.
+  std::vector<size_t> ends_;  // The neighbours, by where they end.
 };
 
 }  // namespace

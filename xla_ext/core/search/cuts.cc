@@ -221,8 +221,14 @@ const CutFinder::Lifetime* CutFinder::VersionAt(TensorIdx t,
 // are too many; adds to `held` the relief that is lost to inputs that must be held for
 // it.
 Seconds CutFinder::Price(TensorIdx t, ExecIdx reader, double* held) {
-  ++walk_;
   touched_.clear();
+  const Seconds seconds = PriceChain(t, reader, held);
+  lookups_ += std::ssize(touched_);
+  return seconds;
+}
+
+Seconds CutFinder::PriceChain(TensorIdx t, ExecIdx reader, double* held) {
+  ++walk_;
   stack_.assign(1, graph_.producer(t));
   visited_[At(stack_[0])] = walk_;
   Seconds seconds = 0;
@@ -250,7 +256,6 @@ Seconds CutFinder::Price(TensorIdx t, ExecIdx reader, double* held) {
       }
     }
   }
-  lookups_ += std::ssize(touched_);
   return seconds;
 }
 

@@ -68,6 +68,7 @@ class CutFinder {
                      ExecIdx from, ExecIdx to);
   void Add(const Cut& cut);
   Seconds Price(TensorIdx t, ExecIdx reader, double* held);
+  Seconds PriceChain(TensorIdx t, ExecIdx reader, double* held);
   const Lifetime* VersionAt(TensorIdx t, ExecIdx reader) const;
   double Excess(Bytes bytes, ExecIdx from, ExecIdx to) const;
 

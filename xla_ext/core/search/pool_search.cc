@@ -39,6 +39,8 @@ constexpr Bytes kPartPerTalk = 32;
 constexpr int kRoundsOfTalk = 24;
 // It ends after so many rounds that pack no better than the best before.
 constexpr int kStaleRoundsOfTalk = 8;
+// Where time decides, of so many plans between two turns through the rooms.
+constexpr int kNegotiatedPerRound = 3;
 // What packs is searched again where as much is kept back, with such a part of the
 // effort, so often.
 constexpr Bytes kPartPerRefinement = 8;
@@ -50,6 +52,8 @@ constexpr Bytes kPartOfExcessThen = 2;
 // first, and how many of them.
 constexpr int64_t kPackingPart = 8;
 constexpr int64_t kMostPacked = 40;
+// Between the seeds of whole searches: those of rooms lie between.
+constexpr uint64_t kSeedStep = 1'000;
 // For a plan at any cost: the same whatever the effort is.
 constexpr int64_t kEffortAtAnyCost = 1'250'000;
 constexpr int64_t kLookupsAtAnyCost = 15'000'000;
@@ -128,11 +132,26 @@ void PoolSearch::SearchEarly() {
   OfferKnown();
 }
 
+// From other seeds: each ends where it cannot get any further by itself.
+void PoolSearch::SearchOtherSeeds(int num_seeds) {
+  const SearchResult* start = Start(capacity_);
+  // What no search has found so far takes long to look for.
+  if (start == nullptr || start->peak_bytes > capacity_) return;
+  SearchOptions search = WithPartOfEffort(1);
+  search.preferred_bytes = std::nullopt;
+  for (int i = 0; i < num_seeds && !options_.search.deadline.IsOver(); ++i) {
+    search.common.seed = options_.search.common.seed + kSeedStep * ++num_seeds_;
+    known_.push_back(SearchDecisions(graph_, capacity_, search));
+    known_.push_back(SearchEarlyDecisions(graph_, capacity_, search));
+  }
+  OfferKnown();
+}
+
 // Half of the effort is for plans to start from: with too little of it the ones that
 // keep the fewest bytes are not reached.
 void PoolSearch::Search() {
   SearchOptions search = options_.search;
-  for (int i = 0; i < options_.most_searches; ++i, search.effort *= 2) {
+  for (int i = 0; i < options_.most_searches; ++i, search.common.seed += kSeedStep) {
     SearchWith(search);
     if (Start(capacity_)->peak_bytes <= capacity_) return;
     if (search.effort == 0 || options_.search.deadline.IsOver()) return;
@@ -244,8 +263,8 @@ void PoolSearch::Continue(const Deadline& deadline, Seconds enough,
     for (const Bytes room : rooms) {
       if (!deadline.IsOver() && lookups_left_.below > 0) SearchRoom(room);
     }
-    OfferKnown();
-    Negotiate();
+    SearchOtherSeeds(1);
+    Negotiate(kNegotiatedPerRound);
     SearchPacked();
     if (best_ && best_->statistics.recompute_seconds <= enough) return;
     if (std::ssize(known_) > kMostKnown) {
@@ -262,16 +281,31 @@ void PoolSearch::SearchAgain() {
   SearchWith(std::move(search));
 }
 
-void PoolSearch::Negotiate() {
+void PoolSearch::Negotiate(int most_plans) {
   if (options_.limits_live_bytes) return;
-  const SearchResult* start = Start(capacity_);
-  if (start == nullptr || start->peak_bytes > capacity_) return;
-  // Once from each: another time would go the same way.
-  const std::pair figures(start->recompute_seconds, start->peak_bytes);
-  if (!has_negotiated_.insert(figures).second) return;
-  const SearchResult first = *start;
-  NegotiateFrom(first, kPartOfExcess);
-  NegotiateFrom(first, kPartOfExcessThen);
+  for (int i = 0; i < most_plans && !options_.search.deadline.IsOver(); ++i) {
+    const SearchResult* start = Unnegotiated();
+    if (start == nullptr || !IsBetter(*start)) return;
+    has_negotiated_.emplace(start->recompute_seconds, start->peak_bytes);
+    const SearchResult first = *start;
+    NegotiateFrom(first, kPartOfExcess);
+    NegotiateFrom(first, kPartOfExcessThen);
+  }
+}
+
+// The quickest that fits and was not negotiated about: another time would go the same
+// way.
+const SearchResult* PoolSearch::Unnegotiated() const {
+  const SearchResult* start = nullptr;
+  for (const SearchResult& known : known_) {
+    if (known.peak_bytes > capacity_) continue;
+    const std::pair figures(known.recompute_seconds, known.peak_bytes);
+    if (has_negotiated_.contains(figures)) continue;
+    if (start == nullptr || known.recompute_seconds < start->recompute_seconds) {
+      start = &known;
+    }
+  }
+  return start;
 }
 
 void PoolSearch::NegotiateFrom(SearchResult present, Bytes part) {

@@ -21,8 +21,8 @@ namespace coop {
 
 // Until there is a plan: what prices may ask for, to find one at all.
 struct Lookups {
-  int64_t here = 50'000'000;
-  int64_t below = 20'000'000;  // In the rooms below.
+  int64_t here = 80'000'000;
+  int64_t below = 30'000'000;  // In the rooms below.
 
   [[nodiscard]] bool IsSpent() const { return here <= 0 || below <= 0; }
 };
@@ -60,9 +60,13 @@ class PoolSearch {
   // The same where values may be made again early, with a part of the effort.
   void SearchEarly();
 
-  // Packing says where the best plan takes more than there is, and the search
-  // keeps less there, again and again until it packs.
-  void Negotiate();
+  // Both searches again from so many other seeds, never the same twice.
+  void SearchOtherSeeds(int num_seeds);
+
+  // Packing says where a plan takes more than there is, and the search keeps less
+  // there, again and again until it packs. From the quickest of what is known on, of so
+  // many plans.
+  void Negotiate(int most_plans);
 
   // From plans on a path down to the capacity and below, in several rooms: a plan
   // for less room is one for more, and may be better than what was found for
@@ -88,6 +92,7 @@ class PoolSearch {
   // False if it takes too many bytes.
   bool Offer(const SearchResult& found, int64_t packing_effort);
   [[nodiscard]] const SearchResult* Start(Bytes room) const;
+  [[nodiscard]] const SearchResult* Unnegotiated() const;
   void NegotiateFrom(SearchResult present, Bytes part);
   void Refine(SearchResult present, Bytes part, SearchOptions search);
   [[nodiscard]] bool IsBetter(const SearchResult& found) const;
@@ -103,7 +108,8 @@ class PoolSearch {
   const Bytes capacity_;
   PoolSearchOptions options_;
   std::vector<SearchResult> known_;
-  int64_t num_rooms_ = 0;  // That were searched.
+  int64_t num_rooms_ = 0;   // That were searched.
+  uint64_t num_seeds_ = 0;  // Other ones, that were searched from.
   Lookups lookups_left_;
   // Figures of those of what is known that were packed, or negotiated about.
   std::set<std::pair<Seconds, Bytes>> has_packed_;

@@ -110,6 +110,7 @@ bool Repairer::Repair(SearchPlan& plan, Seconds limit, double noise,
     if (!has_fit_) {
       lookups_ += cuts_.lookups() - lookups_before;
       lookups_ += std::ssize(rollout_.reads());
+      lookups_ += kLookupsPerEffort * std::ssize(rollout_.executions());
       if (lookups_ > most_lookups_) effort_ = least_effort_ - 1;
     }
     effort_ -= std::ssize(rollout_.reads());

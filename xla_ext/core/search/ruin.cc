@@ -9,6 +9,8 @@ namespace {
 
 // The picks among all gaps for one that is kept.
 constexpr int kDropAttempts = 16;
+// Of what is recomputed, what is undone at least to begin anew.
+constexpr double kLeastShareOfMuch = 0.3;
 
 }  // namespace
 
@@ -60,6 +62,17 @@ bool Ruiner::Ruin(SearchPlan& plan) {
       }
       break;
     }
+  }
+  return true;
+}
+
+bool Ruiner::RuinMuch(SearchPlan& plan) {
+  if (!repairer_.Evaluate(plan)) return false;
+  repairer_.Begin();
+  const double share = kLeastShareOfMuch +
+                       (1 - kLeastShareOfMuch) * random_.Uniform();
+  for (const Fill& fill : repairer_.Recomputed(plan)) {
+    if (random_.Uniform() < share) repairer_.Keep(plan, fill);
   }
   return true;
 }

@@ -20,6 +20,9 @@ class Ruiner {
   // so that the repair has to find something else.
   bool Ruin(SearchPlan& plan);
 
+  // A good part of all that is recomputed. False if the plan cannot be evaluated.
+  bool RuinMuch(SearchPlan& plan);
+
   // The last Ruin(): something was dropped, for others to be kept.
   [[nodiscard]] bool has_dropped() const { return has_dropped_; }
 

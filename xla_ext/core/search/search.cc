@@ -18,6 +18,8 @@ namespace {
 
 // How far, relatively, a repair may be worse that starts by dropping something.
 constexpr double kMostWorse = 1.5;
+// The same of a plan that begins anew.
+constexpr double kMostWorseAnew = 3;
 // Attempts without success after which the search goes back to the best.
 constexpr int64_t kMostStale = 300;
 // Plans that half of the effort for improving is shared among.
@@ -181,6 +183,7 @@ class Search {
     const int64_t effort_at_start =
         std::max(repairer_.effort(), effort_at_end + 1);
     int64_t num_stale = 0;
+    int64_t num_returns = 0;
     Polish(present);
     if (present.IsBetterThan(best)) best = present;
     while (repairer_.effort() > effort_at_end && best.recompute_seconds > 0) {
@@ -207,10 +210,22 @@ class Search {
       if (present.IsBetterThan(best)) best = present;
       if (++num_stale > kMostStale) {
         present = best;
+        if (++num_returns % 2 == 0) StartAnew(present);
         num_stale = 0;
       }
     }
     if (best.IsBetterThan(best_)) best_ = std::move(best);
+  }
+
+  // From a plan that has little in common with `present`, if that ends in one.
+  void StartAnew(SearchPlan& present) {
+    SearchPlan plan{.decisions = present.decisions};
+    if (!ruiner_.RuinMuch(plan)) return;
+    if (!repairer_.Repair(plan, kMostWorseAnew * present.recompute_seconds, 0.5)) {
+      return;
+    }
+    repairer_.FillUp(plan, 0.5);
+    present = std::move(plan);
   }
 
   // What is alive grows by a part of the room: a plan that takes all is seldom accepted.
