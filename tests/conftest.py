@@ -4,6 +4,9 @@ import os
 
 # Before jax is imported.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# XLA generates slower code in half of the time, of the same buffers. `false` in the
+# environment for the code that users run.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 )
@@ -42,21 +45,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture
 def key() -> jax.Array:
     return jax.random.key(0)
-
-
-@pytest.fixture(scope="module")
-def little_code():
-    """XLA generates slower code in less time, of the same buffers, by no option of a call.
-
-    As `steps.LITTLE_CODE`, for all that JAX compiles, operations outside of `jit` too.
-    """
-    before = jax.config.read("jax_disable_most_optimizations")
-    # Else the same step could be of either code, and its results differ by roundings.
-    jax.clear_caches()
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-    jax.clear_caches()
 
 
 @pytest.fixture
