@@ -47,6 +47,18 @@ def key() -> jax.Array:
     return jax.random.key(0)
 
 
+@pytest.fixture(scope="module")
+def optimized_code():
+    """Steps are compiled to the code that users run, for tests of seconds."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    # Else the same step could be of either code.
+    jax.clear_caches()
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+    jax.clear_caches()
+
+
 @pytest.fixture
 def compilation_cache(tmp_path):
     """JAX's persistent compilation cache, empty, in a directory of its own."""

@@ -35,7 +35,7 @@ FIELDS = {
 
 @pytest.fixture(scope="module")
 def arguments():
-    return mlp_arguments(layers=5, width=32)
+    return mlp_arguments()
 
 
 def values(options):
