@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from arena.arena_steps import step_in_arena
 from models import convnet_problem, mixer_problem, transformer_problem
-from steps import LITTLE_CODE, assert_trees_equal, mlp_arguments, mlp_step
+from steps import LITTLE_CODE, QUICK, assert_trees_equal, mlp_arguments, mlp_step
 
 import coop_jax
 from coop_jax import _ext
@@ -55,7 +55,7 @@ def test_twenty_losses_are_the_same(name, dtype):
     """As of the step as written, and of the same budget without an arena."""
     problem = PROBLEMS[name](jnp.dtype(dtype))
     # The plan of the fast planner for that one has nothing that is worth an arena.
-    planner = "search" if name == "mixer" else "lookahead"
+    planner = QUICK if name == "mixer" else "lookahead"
     options = {"donate_argnums": 0, "compiler_options": LITTLE_CODE}
     in_arena = arena_step(problem.train_step, planner=planner, arena_debug=True, **options)
     by_xla = coop_jax.remat_train_step(
@@ -188,7 +188,7 @@ def test_static_and_named_arguments():
 
     planned = arena_step(
         step,
-        planner="search",  # With the other one nothing is worth an arena.
+        planner=QUICK,  # With the other one nothing is worth an arena.
         static_argnames="power",
         donate_argnames="weights",
         arena_debug=True,
