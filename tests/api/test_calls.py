@@ -21,8 +21,6 @@ from steps import assert_trees_equal, largest_difference, mlp_arguments, mlp_ste
 
 from coop_jax import remat_train_step
 
-pytestmark = pytest.mark.usefixtures("little_code")
-
 
 def many_leaves(count=300):
     return {f"leaf{i}": jnp.full(4, i, "float32") for i in range(count)}

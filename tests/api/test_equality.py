@@ -19,8 +19,6 @@ from coop_jax.base import _compat
 from coop_jax.graph import stored_values
 from coop_jax.graph.step_graph import build_graph
 
-pytestmark = pytest.mark.usefixtures("little_code")
-
 # Operations on (4, 4) matrices, of which none is worse conditioned than 20; XLA sums in
 # other orders where it fuses otherwise.
 _TOLERANCE = 1e-3

@@ -20,8 +20,6 @@ from steps import as_numpy
 
 from coop_jax import remat_train_step
 
-pytestmark = pytest.mark.usefixtures("little_code")
-
 BUDGET = "70%"
 
 

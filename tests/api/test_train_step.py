@@ -21,8 +21,6 @@ from steps import (
 from coop_jax import InfeasibleBudgetError, PlanOptions, remat_train_step
 from coop_jax.xla.memory_figures import memory_figures
 
-pytestmark = pytest.mark.usefixtures("little_code")
-
 # Where a step is called in one way or another, any planner will do.
 FAST = "lookahead"
 

@@ -26,8 +26,6 @@ import coop_jax
 from coop_jax import remat_train_step
 from coop_jax.trace.program import all_equations
 
-pytestmark = pytest.mark.usefixtures("little_code")
-
 
 @jax.custom_vjp
 def straight_through(x):

@@ -42,6 +42,12 @@ def values(options):
     return {name: getattr(options, name) for name in ("policy", *FIELDS)}
 
 
+def assert_same_plan(one, other):
+    np.testing.assert_array_equal(one.schedule.steps, other.schedule.steps)
+    assert one.predicted_bytes == other.predicted_bytes
+    assert one.recomputed_flops == other.recomputed_flops
+
+
 @pytest.mark.parametrize("alignment", [16, 64, 256, 512])
 @pytest.mark.parametrize("planner", PLANNERS)
 def test_a_name_means_the_same_as_options_of_that_policy(planner, alignment):
@@ -80,19 +86,19 @@ def test_none_is_a_value_that_is_given(field):
 
 @pytest.mark.parametrize("planner", PLANNERS)
 def test_every_planner_plans_the_same_by_name_and_by_options(arguments, planner):
-    by_name, by_options, by_fit = (
-        remat_train_step(mlp_step, budget="70%", planner=planner).plan(*arguments),
-        remat_train_step(mlp_step, budget="70%", planner=PlanOptions(policy=planner)).plan(
-            *arguments
-        ),
-        coop_jax.fit(
-            mlp_step, *arguments, budget="70%", planner=PlanOptions(policy=planner)
-        ),
+    by_name, by_options = (
+        remat_train_step(mlp_step, budget="70%", planner=given).plan(*arguments)
+        for given in (planner, PlanOptions(policy=planner))
     )
-    for plan in (by_options, by_fit):
-        np.testing.assert_array_equal(plan.schedule.steps, by_name.schedule.steps)
-        assert plan.predicted_bytes == by_name.predicted_bytes
-        assert plan.recomputed_flops == by_name.recomputed_flops
+    assert_same_plan(by_options, by_name)
+
+
+def test_fit_takes_options(arguments):
+    by_name, by_options = (
+        coop_jax.fit(mlp_step, *arguments, budget="70%", planner=given)
+        for given in ("coop", PlanOptions(policy="coop"))
+    )
+    assert_same_plan(by_options, by_name)
 
 
 @pytest.mark.parametrize(

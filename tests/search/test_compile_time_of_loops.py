@@ -42,6 +42,8 @@ COMPILED = {
 }
 OFTEN = ("simulation in groups",)
 
+pytestmark = pytest.mark.usefixtures("optimized_code")
+
 
 def compile_seconds(traced, program):
     """Of XLA alone, without a cache."""

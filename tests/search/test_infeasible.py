@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from random_steps import random_step
-from steps import mlp_arguments, mlp_step, traced
+from steps import QUICK, mlp_arguments, mlp_step, traced
 
 import coop_jax
 from coop_jax import InfeasibleBudgetError, remat_train_step
@@ -32,7 +32,8 @@ class Asked:
         """(plan or None, error or None, compilations of plans)"""
         lines = []
         try:
-            fitted = fit_step(self.step, budget_bytes, "search", lines.append, self.both)
+            # The rules are those of a thorough search; its plans take ten times as long.
+            fitted = fit_step(self.step, budget_bytes, QUICK, lines.append, self.both)
         except InfeasibleBudgetError as error:
             return None, error, self._count(lines)
         return fitted.plan, None, self._count(lines)
@@ -139,9 +140,9 @@ def test_a_loop_that_forbids_less_is_named():
         r"`cond` that takes \d+ bytes .* it plans what an iteration or a branch has alive "
         r"at once, and of a `scan` what it keeps for the loop of its gradient\.",
     ) as caught:
-        remat_train_step(in_a_loop, budget=1000).plan(weights, x)
+        remat_train_step(in_a_loop, budget=1000, planner=QUICK).plan(weights, x)
     smallest = caught.value.smallest_bytes
-    assert remat_train_step(in_a_loop, budget=smallest).plan(weights, x)
+    assert remat_train_step(in_a_loop, budget=smallest, planner=QUICK).plan(weights, x)
 
 
 def test_a_small_loop_is_not_blamed():
@@ -150,7 +151,7 @@ def test_a_small_loop_is_not_blamed():
         return weights, jax.lax.fori_loop(0, 3, lambda _, v: v + 1, value)
 
     with pytest.raises(InfeasibleBudgetError) as caught:
-        remat_train_step(step, budget=1000).plan(*mlp_arguments(layers=2))
+        remat_train_step(step, budget=1000, planner=QUICK).plan(*mlp_arguments(layers=2))
     assert "loop" not in str(caught.value)
 
 

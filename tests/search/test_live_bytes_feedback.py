@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from steps import NEEDS_CUDA, TARGET, traced, xla_placement
+from steps import NEEDS_CUDA, QUICK, TARGET, traced, xla_placement
 
 from coop_jax import backends
 from coop_jax.compile.as_written import unplanned_bytes
@@ -25,7 +25,7 @@ from coop_jax.xla.buffer_assignment import (
 from coop_jax.xla.buffers_from_schedule import Flow
 from coop_jax.xla.memory_figures import memory_figures
 
-OPTIONS = planner_options("search", TARGET.alignment_bytes)
+OPTIONS = planner_options(QUICK, TARGET.alignment_bytes)
 
 
 def gelu_step(weights, x):

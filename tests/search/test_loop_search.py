@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scanned_steps import STEPS, descent, layer, normal, scanned, weights
-from steps import LITTLE_CODE, QUICK
+from steps import LITTLE_CODE, QUICK, traced
 
 import coop_jax
 from coop_jax import InfeasibleBudgetError, remat_train_step
+from coop_jax.compile.as_written import compile_both
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.pipeline import loop_search_of
+from coop_jax.pipeline import fit_step, loop_search_of
 from coop_jax.xla.memory_figures import memory_figures
 
 LONG = 12
@@ -66,18 +67,23 @@ OFTEN = ("recurrent",)  # The others take minutes together.
 )
 def test_loops_of_every_kind_keep_budgets_with_the_same_results(name):
     step, args = STEPS[name][0]()
-    expected = jitted(step)(*args)
-    as_written = bytes_of(step, args)
-    smallest = smallest_of(step, args, QUICK)
+    asked = traced(step, *args, compiler_options=LITTLE_CODE)
+    unmodified = compile_both(asked)
+    expected, as_written = unmodified.compiled(*args), unmodified.total_bytes
+
+    def fitted(budget):
+        return fit_step(asked, budget, QUICK, lambda line: None, unmodified)
+
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        fitted(1)
+    smallest = caught.value.smallest_bytes
     assert smallest <= as_written
-    options = {"planner": QUICK, "compiler_options": LITTLE_CODE}
     for budget in {smallest, (smallest + as_written) // 2}:
-        planned = remat_train_step(step, budget=budget, **options)
-        plan = planned.plan(*args)
-        assert plan.measured_bytes <= budget
-        assert plan.is_unmodified == (budget >= as_written)
+        planned = fitted(budget)
+        assert planned.plan.measured_bytes <= budget
+        assert planned.plan.is_unmodified == (budget >= as_written)
         # Rounding: the same operations, fused otherwise.
-        assert largest_difference(planned(*args), expected) < 1e-5
+        assert largest_difference(planned.compiled(*args), expected) < 1e-5
 
 
 @pytest.mark.slow
