@@ -81,6 +81,8 @@ CONSTANTS = (
         _SEARCH, "kMostWorse", "cost of a move relative to its plan's", ARGUMENT, neutral=1
     ),
     Constant("search/ruin.cc", "kDropAttempts", "picks of a value to drop"),
+    Constant("search/ruin.cc", "kLeastShareOfMuch", "part undone to begin anew"),
+    Constant(_SEARCH, "kMostWorseAnew", "the most seconds of what begins anew"),
     Constant(_SEARCH, "kMostStale", "failures before a return to the best plan"),
     Constant(_SEARCH, "kMostStarts", "plans that share half of the effort"),
     Constant(_SEARCH, "kMostPolished", "gaps that are tried one by one at the end"),
@@ -220,6 +222,7 @@ CONSTANTS = (
     Constant(_POOL, "kPartOfExcessThen", "the same where that does not help"),
     Constant(_POOL, "kPackingPart", "effort of packing over that of other plans"),
     Constant(_POOL, "kMostPacked", "plans that are packed"),
+    Constant(_POOL, "kNegotiatedPerRound", "plans changed so", effect=_DEADLINE),
     Constant(_POOL, "kMostKnown", "results kept between turns", effect=_DEADLINE),
     Constant(_POOL, "kPackingPartOfSeconds", "seconds of a packing", effect=_DEADLINE),
     Constant("search/path.cc", "kStepsDown", "steps from all bytes to the capacity"),
@@ -253,6 +256,8 @@ CONSTANTS = (
         "operations up to which early runs and less effort are tried",
         effect="seconds of plans with 1,000 to 4,000 operations",
     ),
+    Constant(_PLANNER, "kOtherSeeds", "seeds that a search is done again with"),
+    Constant(_PLANNER, "kNegotiated", "plans that are changed until they pack"),
     Constant(_PLANNER, "kSearchesForAPlan", "searches while there is no plan"),
     Constant(
         _PLANNER,
@@ -285,6 +290,7 @@ OTHER_CONSTANTS = {
     "schedule/block_map.cc": {"kLast"},
     "schedule/xla_heap.cc": {"kOpen"},
     "search/plan.h": {"kNoLimit"},
+    "search/pool_search.cc": {"kSeedStep"},
     "search/recomputation_bound.cc": {"kRounding"},
     "search/rollout.h": {"kNotYet"},
 }
