@@ -46,7 +46,7 @@ def plan():
     logger.propagate = False
     lines = []
     quick = coop_jax.PlanOptions(search_effort=100_000)
-    made = coop_jax.remat_train_step(step, budget="60%", planner=quick)
+    made = coop_jax.remat_train_step(step, budget="70%", planner=quick)
     made._direct._log = lines.append
     try:
         found = made.plan(weights, x)
