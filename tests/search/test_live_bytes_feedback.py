@@ -142,11 +142,11 @@ def test_every_part_of_a_compiled_plan_has_its_execution(read):
     assert executions[0] is not None  # A copy of an argument: made for what follows.
 
 
-def searches(read, with_scratch, believed_less=0):
+def searches(read, with_scratch, believed_less=0, options=OPTIONS):
     lines = []
     problem = Problem(
         [read.graph],
-        OPTIONS,
+        options,
         read.fixed_bytes - believed_less,
         read.placement,
         read.step.compile,
@@ -157,7 +157,10 @@ def searches(read, with_scratch, believed_less=0):
 
 
 def test_a_search_learns(read):
-    search, lines = searches(read, lambda scratch: [read.graph_with(scratch)])
+    whole = planner_options("search", TARGET.alignment_bytes)
+    search, lines = searches(
+        read, lambda scratch: [read.graph_with(scratch)], options=whole
+    )
     found = search._search().tightest(0, num_left=3)
     assert 1 < search.num_compilations == len(lines) <= 3
     measured = list(search.problem.measured)
