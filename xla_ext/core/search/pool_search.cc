@@ -132,6 +132,10 @@ void PoolSearch::SearchEarly() {
   OfferKnown();
 }
 
+uint64_t PoolSearch::NextSeed() {
+  return options_.search.common.seed + kSeedStep * ++num_seeds_;
+}
+
 // From other seeds: each ends where it cannot get any further by itself.
 void PoolSearch::SearchOtherSeeds(int num_seeds) {
   const SearchResult* start = Start(capacity_);
@@ -140,7 +144,7 @@ void PoolSearch::SearchOtherSeeds(int num_seeds) {
   SearchOptions search = WithPartOfEffort(1);
   search.preferred_bytes = std::nullopt;
   for (int i = 0; i < num_seeds && !options_.search.deadline.IsOver(); ++i) {
-    search.common.seed = options_.search.common.seed + kSeedStep * ++num_seeds_;
+    search.common.seed = NextSeed();
     known_.push_back(SearchDecisions(graph_, capacity_, search));
     known_.push_back(SearchEarlyDecisions(graph_, capacity_, search));
   }
@@ -151,7 +155,8 @@ void PoolSearch::SearchOtherSeeds(int num_seeds) {
 // keep the fewest bytes are not reached.
 void PoolSearch::Search() {
   SearchOptions search = options_.search;
-  for (int i = 0; i < options_.most_searches; ++i, search.common.seed += kSeedStep) {
+  for (int i = 0; i < options_.most_searches; ++i) {
+    if (i > 0) search.common.seed = NextSeed();
     SearchWith(search);
     if (Start(capacity_)->peak_bytes <= capacity_) return;
     if (search.effort == 0 || options_.search.deadline.IsOver()) return;

@@ -49,8 +49,8 @@ class PoolSearch {
   [[nodiscard]] const Lookups& lookups_left() const { return lookups_left_; }
 
   // The search, with less room for live bytes where packing takes more than there
-  // is, by as much. Done again while no plan keeps the capacity, each time with twice
-  // the effort.
+  // is, by as much. Done again while no plan keeps the capacity, each time from
+  // another seed.
   void Search();
 
   // The same for a plan at any cost, with a part of the effort, where there is no
@@ -60,7 +60,8 @@ class PoolSearch {
   // The same where values may be made again early, with a part of the effort.
   void SearchEarly();
 
-  // Both searches again from so many other seeds, never the same twice.
+  // Both searches again from so many other seeds, if the live bytes of any plan so far
+  // fit.
   void SearchOtherSeeds(int num_seeds);
 
   // Packing says where a plan takes more than there is, and the search keeps less
@@ -99,6 +100,8 @@ class PoolSearch {
   Bytes WriteAndKeepBack(const SearchResult& found, Bytes part,
                          std::vector<Bytes>& reserved);
   [[nodiscard]] std::vector<Bytes> Rooms() const;
+  // None is given twice.
+  [[nodiscard]] uint64_t NextSeed();
   void SearchAgain();
   void SearchRoom(Bytes room);
   void SearchSharedRooms();
