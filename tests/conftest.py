@@ -49,7 +49,7 @@ def key() -> jax.Array:
 
 @pytest.fixture(scope="module")
 def optimized_code():
-    """Steps are compiled to the code that users run, for tests of seconds and of all bits."""
+    """Steps are compiled to the code that users run: for seconds, and for all bits."""
     before = jax.config.read("jax_disable_most_optimizations")
     # Else the same step could be of either code.
     jax.clear_caches()

@@ -1,4 +1,4 @@
-"""One search may end far from the best of a few: with all effort it is done from several seeds."""
+"""The search with all of its effort: what it finds does not depend on the seed."""
 
 import pytest
 from oracles import random_graphs
