@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-import statistics
 import threading
 import time
 import weakref
@@ -27,9 +26,12 @@ def many_leaves(count=300):
 
 
 def seconds_of(function, *args) -> float:
+    """Of the call alone: what it started is over before the next begins."""
     start = time.perf_counter()
-    function(*args)
-    return time.perf_counter() - start
+    started = function(*args)
+    seconds = time.perf_counter() - start
+    jax.block_until_ready(started)
+    return seconds
 
 
 @pytest.mark.parametrize("budget", ["1TiB", "70%"])
@@ -45,12 +47,16 @@ def test_a_call_costs_what_one_of_jit_costs(budget):
     state = many_leaves()
     for function in (planned, jitted) * 3:
         jax.block_until_ready(function(state, weights, x))
-    ratios = []
-    for _ in range(15):  # in turns, as the machine may be busy with other things
-        ours = min(seconds_of(planned, state, weights, x) for _ in range(4))
-        theirs = min(seconds_of(jitted, state, weights, x) for _ in range(4))
-        ratios.append(ours / theirs)
-    assert statistics.median(ratios) <= 1.3
+    # In turns, and the least: what else the machine does only adds to either.
+    seconds = [
+        (
+            seconds_of(planned, state, weights, x),
+            seconds_of(jitted, state, weights, x),
+        )
+        for _ in range(60)
+    ]
+    ours, theirs = map(min, zip(*seconds, strict=True))
+    assert ours <= 1.3 * theirs
 
 
 def sgd_step(weights, x, rate):
