@@ -27,22 +27,23 @@ def graph():
     return compiled_graph(traced(mlp_step, *mlp_arguments(), donate_argnums=0))
 
 
+@pytest.fixture(scope="module")
 def plans(graph):
     whole = unconstrained(graph, OPTIONS)
     most = whole.statistics.max_live_bytes
     return [whole, *(plan_pool(graph, int(p * most), OPTIONS) for p in (0.7, 0.5))]
 
 
-def test_without_near_memory_everything_is_far(graph):
-    for schedule in plans(graph):
+def test_without_near_memory_everything_is_far(graph, plans):
+    for schedule in plans:
         lives = lifetimes(graph, schedule)
         spans = far_spans(graph, lives, NearMemory(1.0, 1e9))
         assert spans == [(v.first, v.last) for v in lives.versions]
 
 
-def test_with_much_of_it_only_what_waits_for_long_is(graph):
+def test_with_much_of_it_only_what_waits_for_long_is(graph, plans):
     large = with_near(graph, 1 << 40)
-    for schedule in plans(graph):
+    for schedule in plans:
         lives = lifetimes(large, schedule)
         assert not any(far_spans(large, lives, NearMemory(1.0, 1e9)))
         # Not even one that is read at once waits less than no time.
@@ -51,13 +52,13 @@ def test_with_much_of_it_only_what_waits_for_long_is(graph):
 
 @pytest.mark.parametrize("room", [0.05, 0.3, 0.8])
 @pytest.mark.parametrize("most_copies", [0.5, 5.0, 50.0])
-def test_it_is_never_overfull_and_nothing_stays_for_longer(graph, room, most_copies):
+def test_it_is_never_overfull_and_nothing_stays_for_longer(graph, plans, room, most_copies):
     """Of what is not far for all of its life, added up by itself."""
     near = NearMemory(room, most_copies)
     whole = unconstrained(graph, OPTIONS).statistics.max_live_bytes
     limited = with_near(graph, whole)
     kinds = set()
-    for schedule in plans(graph):
+    for schedule in plans:
         lives = lifetimes(limited, schedule)
         seconds = [graph.core.op_seconds[k] for k in lives.operation]
         used = np.zeros(len(seconds), np.int64)
