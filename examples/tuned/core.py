@@ -72,6 +72,7 @@ class Constant:
 
 _SEARCH, _REPAIR, _PLANNER = "search/search.cc", "search/repair.cc", "planner.cc"
 _POOL, _BOUND = "search/pool_search.cc", "search/recomputation_bound.cc"
+_PLANS, _NEGOTIATION = "search/pool_plans.cc", "search/negotiation.cc"
 _PACKED = "search/packed_plans.cc"
 _HARD = "plans far above the lower bound, see `planner_properties.py`"
 _REFUSED = "seconds of rooms without a plan, see `refused_rooms.py`"
@@ -213,18 +214,20 @@ CONSTANTS = (
     Constant(_POOL, "kSharedRoomPart", "a room over a step below it", effect=_REFUSED),
     Constant(_POOL, "kSharedRooms", "rooms where there is no plan", effect=_REFUSED),
     Constant(_POOL, "kPartPerSharedRoom", "effort over what each takes", effect=_REFUSED),
-    Constant(_POOL, "kPartPerTalk", "effort over what mending a bad packing takes"),
-    Constant(_POOL, "kRoundsOfTalk", "how often a bad packing is mended"),
-    Constant(_POOL, "kStaleRoundsOfTalk", "rounds of that without success"),
-    Constant(_POOL, "kPartPerRefinement", "effort over a search of a plan that packs"),
-    Constant(_POOL, "kRefinements", "how often such a plan is searched again"),
-    Constant(_POOL, "kPartOfExcess", "excess over what is then kept less"),
-    Constant(_POOL, "kPartOfExcessThen", "the same where that does not help"),
-    Constant(_POOL, "kPackingPart", "effort of packing over that of other plans"),
-    Constant(_POOL, "kMostPacked", "plans that are packed"),
+    Constant(_NEGOTIATION, "kPartPerTalk", "effort over what mending a bad packing takes"),
+    Constant(_NEGOTIATION, "kRoundsOfTalk", "how often a bad packing is mended"),
+    Constant(_NEGOTIATION, "kStaleRoundsOfTalk", "rounds of that without success"),
+    Constant(
+        _NEGOTIATION, "kPartPerRefinement", "effort over a search of a plan that packs"
+    ),
+    Constant(_NEGOTIATION, "kRefinements", "how often such a plan is searched again"),
+    Constant(_NEGOTIATION, "kPartOfExcess", "excess over what is then kept less"),
+    Constant(_NEGOTIATION, "kPartOfExcessThen", "the same where that does not help"),
+    Constant(_PLANS, "kPackingPart", "effort of packing over that of other plans"),
+    Constant(_PLANS, "kMostPacked", "plans that are packed"),
     Constant(_POOL, "kNegotiatedPerRound", "plans changed so", effect=_DEADLINE),
     Constant(_POOL, "kMostKnown", "results kept between turns", effect=_DEADLINE),
-    Constant(_POOL, "kPackingPartOfSeconds", "seconds of a packing", effect=_DEADLINE),
+    Constant(_PLANS, "kPackingPartOfSeconds", "seconds of a packing", effect=_DEADLINE),
     Constant("search/path.cc", "kStepsDown", "steps from all bytes to the capacity"),
     Constant("search/path.cc", "kStepsBelow", "steps below the capacity"),
     Constant("search/path.cc", "kPartBelow", "capacity over such a step"),

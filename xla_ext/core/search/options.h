@@ -45,6 +45,30 @@ struct SearchOptions {
   std::optional<Bytes> preferred_bytes;
 };
 
+// Until there is a plan: what prices may ask for, to find one at all.
+struct Lookups {
+  int64_t here = 80'000'000;
+  int64_t below = 30'000'000;  // In the rooms below.
+
+  [[nodiscard]] bool IsSpent() const { return here <= 0 || below <= 0; }
+};
+
+// Of the search in a pool.
+struct PoolSearchOptions {
+  SearchOptions search;
+  Lookups most_lookups;
+  int64_t packing_effort = 0;
+  int most_searches = 1;  // While there is no plan; see PoolSearch::Search.
+  // The capacity limits the bytes alive; the offsets may take more.
+  bool limits_live_bytes = false;
+
+  [[nodiscard]] SearchOptions WithPartOfEffort(int64_t parts) const {
+    SearchOptions options = search;
+    options.effort /= parts;
+    return options;
+  }
+};
+
 }  // namespace coop
 
 #endif  // COOP_CORE_SEARCH_OPTIONS_H_
