@@ -67,8 +67,8 @@ class CutFinder {
   void ConsiderSplit(const Decisions& decisions, VersionIdx version,
                      ExecIdx from, ExecIdx to);
   void Add(const Cut& cut);
-  Seconds Price(TensorIdx t, ExecIdx reader, double* held);
-  Seconds PriceChain(TensorIdx t, ExecIdx reader, double* held);
+  Seconds Price(TensorIdx t, ExecIdx reader, double* relief);
+  Seconds PriceChain(TensorIdx t, ExecIdx reader, double* relief);
   const Lifetime* VersionAt(TensorIdx t, ExecIdx reader) const;
   double Excess(Bytes bytes, ExecIdx from, ExecIdx to) const;
 

@@ -47,8 +47,8 @@ struct SearchOptions {
 
 // Until there is a plan: what prices may ask for, to find one at all.
 struct Lookups {
-  int64_t here = 80'000'000;
-  int64_t below = 30'000'000;  // In the rooms below.
+  int64_t here = 45'000'000;
+  int64_t below = 17'000'000;  // In the rooms below.
 
   [[nodiscard]] bool IsSpent() const { return here <= 0 || below <= 0; }
 };

@@ -38,7 +38,7 @@ constexpr int kNegotiatedPerRound = 3;
 constexpr uint64_t kSeedStep = 1'000;
 // For a plan at any cost: the same whatever the effort is.
 constexpr int64_t kEffortAtAnyCost = 1'250'000;
-constexpr int64_t kLookupsAtAnyCost = 15'000'000;
+constexpr int64_t kLookupsAtAnyCost = 9'000'000;
 // How often the search goes on from the best plan that packs.
 constexpr int kSearchesOfPacked = 2;
 // How many results are kept between two turns through the rooms.
