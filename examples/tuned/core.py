@@ -82,6 +82,11 @@ CONSTANTS = (
         _SEARCH, "kMostWorse", "cost of a move relative to its plan's", ARGUMENT, neutral=1
     ),
     Constant("search/ruin.cc", "kDropAttempts", "picks of a value to drop"),
+    Constant(
+        "search/ruin.cc",
+        "kWaysToVary",
+        "of so many times, in three what is kept behind its last use varies",
+    ),
     Constant("search/ruin.cc", "kLeastShareOfMuch", "part undone to begin anew"),
     Constant(_SEARCH, "kMostWorseAnew", "the most seconds of what begins anew"),
     Constant(_SEARCH, "kMostStale", "failures before a return to the best plan"),

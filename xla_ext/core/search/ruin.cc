@@ -9,6 +9,8 @@ namespace {
 
 // The picks among all gaps for one that is kept.
 constexpr int kDropAttempts = 16;
+// In three of so many times what is kept behind its last use and not read is varied.
+constexpr int64_t kWaysToVary = 6;
 // Of what is recomputed, what is undone at least to begin anew.
 constexpr double kLeastShareOfMuch = 0.3;
 
@@ -18,8 +20,8 @@ bool Ruiner::Ruin(SearchPlan& plan) {
   if (!repairer_.Evaluate(plan)) return false;
   const auto found = repairer_.Recomputed(plan);
   if (found.empty()) return false;
+  VaryUnread(plan);
   repairer_.Begin();
-  has_dropped_ = false;
   const bool bars = random_.Below(2) == 0;
   const int64_t size = std::ssize(found);
   const int64_t pick = random_.Below(size);
@@ -28,7 +30,7 @@ bool Ruiner::Ruin(SearchPlan& plan) {
       repairer_.Keep(plan, found[At(pick)], bars);
       break;
     case 4:  // The other way round: drops something, for others to be kept.
-      has_dropped_ = Drop(plan);
+      Drop(plan);
       break;
     case 1: {  // Neighbours in time.
       const int64_t reach = 1 + random_.Below(8);
@@ -66,6 +68,27 @@ bool Ruiner::Ruin(SearchPlan& plan) {
   return true;
 }
 
+// Whether a value is kept behind its last use changes nothing where no recomputation
+// reads it there, but the prices of cuts: one that is there is held, one that is not is
+// made again.
+void Ruiner::VaryUnread(SearchPlan& plan) {
+  enum { kDropAll, kKeepAll, kKeepSome, kNumWays };
+  const int64_t way = random_.Below(kWaysToVary);
+  if (way >= kNumWays) return;
+  const Rollout& rollout = repairer_.rollout();
+  is_read_.assign(At(gaps_.size()), 0);
+  for (const auto& [version, reader] : rollout.reads()) {
+    const TensorIdx t = rollout.versions()[At(version)].tensor;
+    is_read_[At(gaps_.at(t, rollout.PositionOf(reader)))] = 1;
+  }
+  for (GapIdx gap = 0; gap < gaps_.size(); ++gap) {
+    if (!gaps_.is_behind_last_use(gap) || is_read_[At(gap)] != 0) continue;
+    if (!gaps_.may_drop(gap)) continue;
+    const bool keeps = way == kKeepSome ? random_.Below(2) == 0 : way == kKeepAll;
+    plan.decisions[At(gap)] = keeps ? kKeep : 0;
+  }
+}
+
 bool Ruiner::RuinMuch(SearchPlan& plan) {
   if (!repairer_.Evaluate(plan)) return false;
   repairer_.Begin();
@@ -77,16 +100,15 @@ bool Ruiner::RuinMuch(SearchPlan& plan) {
   return true;
 }
 
-bool Ruiner::Drop(SearchPlan& plan) {
+void Ruiner::Drop(SearchPlan& plan) {
   for (int attempt = 0; attempt < kDropAttempts; ++attempt) {
     const GapIdx gap = random_.Below(gaps_.size());
     if (!gaps_.may_drop(gap) || gaps_.is_behind_last_use(gap)) continue;
     if (plan.decisions[At(gap)] != kKeep) continue;
     plan.decisions[At(gap)] = random_.Below(2) == 0 ? 0 : kKeepToEnd;
     repairer_.Bar(gap);
-    return true;
+    return;
   }
-  return false;
 }
 
 }  // namespace coop

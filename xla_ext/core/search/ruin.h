@@ -3,6 +3,9 @@
 #ifndef COOP_CORE_SEARCH_RUIN_H_
 #define COOP_CORE_SEARCH_RUIN_H_
 
+#include <cstdint>
+#include <vector>
+
 #include "core/search/gaps.h"
 #include "core/search/plan.h"
 #include "core/search/random_choice.h"
@@ -23,16 +26,14 @@ class Ruiner {
   // A good part of all that is recomputed. False if the plan cannot be evaluated.
   bool RuinMuch(SearchPlan& plan);
 
-  // The last Ruin(): something was dropped, for others to be kept.
-  [[nodiscard]] bool has_dropped() const { return has_dropped_; }
-
  private:
-  bool Drop(SearchPlan& plan);
+  void VaryUnread(SearchPlan& plan);
+  void Drop(SearchPlan& plan);
 
   const GapTable& gaps_;
   Repairer& repairer_;
   RandomChoice& random_;
-  bool has_dropped_ = false;
+  std::vector<uint8_t> is_read_;  // By gap.
 };
 
 }  // namespace coop

@@ -16,7 +16,8 @@
 namespace coop {
 namespace {
 
-// How far, relatively, a repair may be worse that starts by dropping something.
+// How far, relatively, a repair may be worse than the plan it starts from: what it drops
+// may pay only once others are kept, in the room that makes or for what is made again.
 constexpr double kMostWorse = 1.5;
 // The same of a plan that begins anew.
 constexpr double kMostWorseAnew = 3;
@@ -194,10 +195,7 @@ class Search {
       if (!ruiner_.Ruin(plan)) break;
       const Seconds limit =
           present.recompute_seconds * (1 + temperature) + 1e-18;
-      // A drop only pays once other values are kept in the room it makes.
-      const Seconds repair_limit =
-          ruiner_.has_dropped() ? kMostWorse * present.recompute_seconds : limit;
-      if (!repairer_.Repair(plan, repair_limit, 0.5)) {
+      if (!repairer_.Repair(plan, kMostWorse * present.recompute_seconds, 0.5)) {
         ++num_stale;
         continue;
       }
