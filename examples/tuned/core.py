@@ -85,7 +85,7 @@ CONSTANTS = (
     Constant(
         "search/ruin.cc",
         "kWaysToVary",
-        "of so many times, in three what is kept behind its last use varies",
+        "of so many times, in four what is kept behind its last use varies",
     ),
     Constant("search/ruin.cc", "kLeastShareOfMuch", "part undone to begin anew"),
     Constant(_SEARCH, "kMostWorseAnew", "the most seconds of what begins anew"),

@@ -46,6 +46,8 @@ def test_small_programs(seed):
         pytest.param("random-30", 0, marks=pytest.mark.slow),
         # To drop the cheapest first leads to a plan that no small change improves.
         pytest.param("mlp-6", 0.5, marks=pytest.mark.slow),
+        # What is dear has to be kept behind its last use, so that what is cheap can go.
+        pytest.param("convnet", 0.6, marks=pytest.mark.slow),
     ],
 )
 def test_where_a_simpler_search_gets_stuck(name, share):
@@ -54,4 +56,5 @@ def test_where_a_simpler_search_gets_stuck(name, share):
     budget = max(int(share * peak), _ext.minimum_pool(graph, OPTIONS).capacity)
     optimum = least_recomputation(graph.arrays(), budget, time_limit=120)
     assert optimum.is_proven
-    assert searched_seconds(graph, budget) == pytest.approx(optimum.seconds)
+    # Of one order of recomputations; the search may find a better one in another.
+    assert searched_seconds(graph, budget) <= optimum.seconds * (1 + 1e-6)

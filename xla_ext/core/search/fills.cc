@@ -23,7 +23,9 @@ std::span<const Fill> FillFinder::Find(const Decisions& decisions) {
     if (made < 0 || before == kNone) continue;
     const Execution& execution = rollout_.executions()[At(made)];
     if (!execution.is_recompute) continue;
-    const GapIdx gap = gaps_.at(t, execution.position);
+    GapIdx gap = gaps_.at(t, execution.position);
+    // To keep it behind a split is no use where it is missing before.
+    while (decisions[At(gap)] == kKeep && gaps_.begins_with_split(gap)) --gap;
     if (decisions[At(gap)] == kKeep) continue;
     int64_t& fill = fill_of_[At(gap)];
     if (fill == kNone) {

@@ -9,8 +9,8 @@ namespace {
 
 // The picks among all gaps for one that is kept.
 constexpr int kDropAttempts = 16;
-// In three of so many times what is kept behind its last use and not read is varied.
-constexpr int64_t kWaysToVary = 6;
+// In four of so many times what is kept behind its last use and not read is varied.
+constexpr int64_t kWaysToVary = 8;
 // Of what is recomputed, what is undone at least to begin anew.
 constexpr double kLeastShareOfMuch = 0.3;
 
@@ -70,23 +70,37 @@ bool Ruiner::Ruin(SearchPlan& plan) {
 
 // Whether a value is kept behind its last use changes nothing where no recomputation
 // reads it there, but the prices of cuts: one that is there is held, one that is not is
-// made again.
+// made again. Often the dear ones have to be there and the cheap ones not.
 void Ruiner::VaryUnread(SearchPlan& plan) {
-  enum { kDropAll, kKeepAll, kKeepSome, kNumWays };
+  enum { kDropAll, kKeepAll, kKeepSome, kKeepDear, kNumWays };
   const int64_t way = random_.Below(kWaysToVary);
   if (way >= kNumWays) return;
+  MarkRead();
+  const Seconds dear = SecondsOf(random_.Below(gaps_.size()));
+  for (GapIdx gap = 0; gap < gaps_.size(); ++gap) {
+    if (!gaps_.is_behind_last_use(gap) || is_read_[At(gap)] != 0) continue;
+    if (!gaps_.may_drop(gap)) continue;
+    bool keeps = way == kKeepAll;
+    if (way == kKeepSome) keeps = random_.Below(2) == 0;
+    if (way == kKeepDear) keeps = SecondsOf(gap) >= dear;
+    plan.decisions[At(gap)] = keeps ? kKeep : 0;
+  }
+}
+
+// The gaps in which the rollout reads their value.
+void Ruiner::MarkRead() {
   const Rollout& rollout = repairer_.rollout();
   is_read_.assign(At(gaps_.size()), 0);
   for (const auto& [version, reader] : rollout.reads()) {
     const TensorIdx t = rollout.versions()[At(version)].tensor;
     is_read_[At(gaps_.at(t, rollout.PositionOf(reader)))] = 1;
   }
-  for (GapIdx gap = 0; gap < gaps_.size(); ++gap) {
-    if (!gaps_.is_behind_last_use(gap) || is_read_[At(gap)] != 0) continue;
-    if (!gaps_.may_drop(gap)) continue;
-    const bool keeps = way == kKeepSome ? random_.Below(2) == 0 : way == kKeepAll;
-    plan.decisions[At(gap)] = keeps ? kKeep : 0;
-  }
+}
+
+// Of the operation that makes the value of `gap`.
+Seconds Ruiner::SecondsOf(GapIdx gap) const {
+  const OpIdx producer = graph_.producer(gaps_.tensor(gap));
+  return producer == kNone ? 0 : graph_.seconds(producer);
 }
 
 bool Ruiner::RuinMuch(SearchPlan& plan) {

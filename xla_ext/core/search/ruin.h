@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/base/types.h"
+#include "core/graph/graph.h"
 #include "core/search/gaps.h"
 #include "core/search/plan.h"
 #include "core/search/random_choice.h"
@@ -16,8 +18,9 @@ namespace coop {
 class Ruiner {
  public:
   // All must outlive it.
-  Ruiner(const GapTable& gaps, Repairer& repairer, RandomChoice& random)
-      : gaps_(gaps), repairer_(repairer), random_(random) {}
+  Ruiner(const Graph& graph, const GapTable& gaps, Repairer& repairer,
+         RandomChoice& random)
+      : graph_(graph), gaps_(gaps), repairer_(repairer), random_(random) {}
 
   // False if there is nothing to undo. Half of the time what it decides is barred,
   // so that the repair has to find something else.
@@ -28,8 +31,11 @@ class Ruiner {
 
  private:
   void VaryUnread(SearchPlan& plan);
+  void MarkRead();
+  [[nodiscard]] Seconds SecondsOf(GapIdx gap) const;
   void Drop(SearchPlan& plan);
 
+  const Graph& graph_;
   const GapTable& gaps_;
   Repairer& repairer_;
   RandomChoice& random_;

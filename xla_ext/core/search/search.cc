@@ -50,7 +50,7 @@ class Search {
         accepts_(options.accepts),
         random_(options.common.seed),
         repairer_(graph, gaps, capacity, options, random_),
-        ruiner_(gaps, repairer_, random_) {}
+        ruiner_(graph, gaps, repairer_, random_) {}
 
   // From `start`, if there are any.
   SearchResult Run(Decisions start) {
