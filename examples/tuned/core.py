@@ -230,6 +230,8 @@ CONSTANTS = (
     Constant(_NEGOTIATION, "kPartOfExcessThen", "the same where that does not help"),
     Constant(_PLANS, "kPackingPart", "effort of packing over that of other plans"),
     Constant(_PLANS, "kMostPacked", "plans that are packed"),
+    Constant(_PLANS, "kNearlyFits", "capacity over what is packed again"),
+    Constant(_PLANS, "kPackingSeeds", "seeds that it is packed with"),
     Constant(_POOL, "kNegotiatedPerRound", "plans changed so", effect=_DEADLINE),
     Constant(_POOL, "kMostKnown", "results kept between turns", effect=_DEADLINE),
     Constant(_PLANS, "kPackingPartOfSeconds", "seconds of a packing", effect=_DEADLINE),
@@ -280,6 +282,8 @@ CONSTANTS = (
     Constant(_PLANNER, "kLeastEffort", "the least effort that less is tried for"),
     Constant(_PLANNER, "kEffortPerOp", "effort of the search for each operation"),
     Constant("minimum.cc", "kQuicker", "effort of a plan of a bisection, one over this"),
+    Constant("minimum.cc", "kPartBelow", "steps below what it ends at, one over this"),
+    Constant("minimum.cc", "kPartOfEnd", "and the last of them, one over this"),
 )
 
 # Constants that are no tuned values: of formats, numbers of cases, limits of types,

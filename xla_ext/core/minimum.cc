@@ -12,6 +12,9 @@ namespace {
 
 // Of the effort of a plan, the part that bisecting spends on each.
 constexpr int64_t kQuicker = 5;
+// Of what it ends at, the steps that are tried below, and the last of them.
+constexpr Bytes kPartBelow = 16;
+constexpr Bytes kPartOfEnd = 64;
 
 // Room for everything ever made side by side.
 Bytes TotalBytes(const Graph& graph, Bytes alignment) {
@@ -84,12 +87,27 @@ std::optional<MinimumPool> FindMinimumPool(const Graph& graph,
   const auto step = [&] {
     return std::max(tolerance.value_or(low / 200), options.common.alignment);
   };
-  while (high - low > step()) {
-    const Bytes middle =
-        RoundUp(low + (high - low) / 2, options.common.alignment);
-    if (middle >= high) break;
-    (is_feasible(middle, quick) ? high : low) = middle;
+  const auto bisect = [&](const PlanOptions& how, Bytes enough) {
+    while (high - low > enough) {
+      const Bytes middle =
+          RoundUp(low + (high - low) / 2, options.common.alignment);
+      if (middle >= high) break;
+      (is_feasible(middle, how) ? high : low) = middle;
+    }
+  };
+  bisect(quick, step());
+  // A search may miss a plan in a room between two others: with all of the effort in
+  // steps further down, as long as they have plans, and between the last two.
+  PlanOptions thorough = options;
+  thorough.search.any_plan = true;
+  for (low = bound.bytes; high - low > step();) {
+    const Bytes below = std::max(
+        low, RoundUp(high - high / kPartBelow, options.common.alignment));
+    if (below >= high) break;
+    (is_feasible(below, thorough) ? high : low) = below;
+    if (low == below) break;
   }
+  bisect(thorough, tolerance ? step() : std::max(step(), high / kPartOfEnd));
   // What is named can be planned with all of the effort, too.
   while (high < total && !is_feasible(high, options)) {
     low = high;

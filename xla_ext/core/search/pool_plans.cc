@@ -12,6 +12,10 @@ namespace {
 // first, and how many of them.
 constexpr int64_t kPackingPart = 8;
 constexpr int64_t kMostPacked = 40;
+// What packs but for so small a part of the capacity is packed with other seeds, so
+// many in all.
+constexpr Bytes kNearlyFits = 256;
+constexpr uint64_t kPackingSeeds = 3;
 // Of the seconds that are left, what one packing may take.
 constexpr double kPackingPartOfSeconds = 0.3;
 
@@ -45,16 +49,22 @@ bool PoolPlans::IsBetter(const SearchResult& found) const {
 }
 
 const Schedule& PoolPlans::Write(const SearchResult& found) {
-  WriteWith(found, options_.packing_effort);
+  for (uint64_t seed = 0; seed < kPackingSeeds; ++seed) {
+    WriteWith(found, options_.packing_effort, seed);
+    const Bytes above = written_.schedule.statistics.peak_bytes - capacity_;
+    if (options_.limits_live_bytes || above <= 0) break;
+    if (above > capacity_ / kNearlyFits) break;
+  }
   return written_.schedule;
 }
 
 const Schedule& PoolPlans::WriteQuickly(const SearchResult& found) {
-  WriteWith(found, options_.packing_effort / kPackingPart);
+  WriteWith(found, options_.packing_effort / kPackingPart, 0);
   return written_.schedule;
 }
 
-void PoolPlans::WriteWith(const SearchResult& found, int64_t packing_effort) {
+void PoolPlans::WriteWith(const SearchResult& found, int64_t packing_effort,
+                          uint64_t seed) {
   std::optional<double> seconds = options_.search.deadline.SecondsLeft();
   if (seconds) *seconds *= kPackingPartOfSeconds;
   const bool is_live = options_.limits_live_bytes;
@@ -63,7 +73,7 @@ void PoolPlans::WriteWith(const SearchResult& found, int64_t packing_effort) {
       {.alignment = options_.search.common.alignment,
        .effort = packing_effort,
        .seconds = seconds,
-       .seed = options_.search.common.seed,
+       .seed = options_.search.common.seed + seed,
        .target_peak_bytes = is_live ? 0 : capacity_},
       is_live ? std::numeric_limits<Bytes>::max() : capacity_);
 }

@@ -58,7 +58,7 @@ class PoolPlans {
   void SearchPacked(const SearchOptions& search);
 
  private:
-  void WriteWith(const SearchResult& found, int64_t packing_effort);
+  void WriteWith(const SearchResult& found, int64_t packing_effort, uint64_t seed);
 
   const Graph& graph_;
   const Bytes capacity_;
