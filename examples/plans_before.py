@@ -1,12 +1,14 @@
-"""Plans of the paper's networks beside those of the planner before its search was remade.
+"""Plans beside those of the planner before its search was made anew.
 
-    python examples/plans_before.py [--networks unet ...]
+    python examples/plans_before.py [--graphs unet "gpt2 on cpu" ...]
 
-What the search recomputes in rooms of 90 to 45 % of what a step needs without eviction, by
-live bytes and in a pool with addresses, and the smallest pool that is found, in MiB.
-`results/plans_before.csv` has the same of the older planner; it was written by this script
-with the package of that commit (`--record`, see `results/plans_before.md`). A graph whose
-bytes are no longer what they were is not compared, and the script says so.
+The paper's eight networks, traced, and the ten of `compare` as XLA compiles them for a CPU:
+what the search recomputes in rooms of 90 to 45 % of what a step needs without eviction, in
+% of the step's seconds, by live bytes and (the paper's) in a pool with addresses; and the
+smallest room that is found, in MiB. `results/plans_before.csv` has the older planner's:
+`--save DIR` with this package writes the graphs, `--record DIR` with the package of that
+commit plans them. A graph whose bytes are no longer what they were is not compared, and the
+script says so.
 """
 
 from __future__ import annotations
@@ -16,87 +18,118 @@ import csv
 import os
 import pathlib
 import sys
+from collections.abc import Iterator
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Traced, nothing is compiled.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Nothing is run.
 sys.path.append(str(pathlib.Path(__file__).parent.parent / "tests"))
 
-from paper.experiment import NETWORKS, Model, graph_of
+import numpy as np
 
 from coop_jax import planning
 
 RECORD = pathlib.Path(__file__).parent / "results" / "plans_before.csv"
+PAPER = ("bilstm", "spos", "resnet50", "inception_v3", "unet", "swin", "bert_large", "gpt3")
+COMPARED = ("gpt2", "vit", *PAPER)
+GRAPHS = (*PAPER, *(f"{network} on cpu" for network in COMPARED))
 SHARES = (90, 75, 60, 45)  # In %.
-ROOMS = ("live", "pool")
-SMALLEST = "smallest"
-SAME = 1e-4  # Of the step's seconds in %, or of MiB: what is printed is equal.
-COLUMNS = ("network", "room", "before", "now", "now / before")
-Key = tuple[str, str]  # Network, and room.
+SAME = 1e-4  # In % of the step's seconds, or MiB: what is printed is equal.
+COLUMNS = ("graph", "room", "before", "now", "now / before")
+Key = tuple[str, str]  # Graph, and room.
 Row = tuple[int, float | None]  # Bytes without eviction, and what was found.
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS)
-    )
-    parser.add_argument("--record", action="store_true", help="write what is found")
+    parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=GRAPHS)
+    parser.add_argument("--save", type=pathlib.Path, help="write the graphs there, and end")
+    parser.add_argument("--record", type=pathlib.Path, help="plan the graphs from there")
     arguments = parser.parse_args()
-    if arguments.record:
-        for network in arguments.networks:
-            write(found(network))
-        return
+    if arguments.save:
+        for name in arguments.graphs:
+            arrays = graph_of(name).arrays().items()
+            given = {key: array for key, array in arrays if array is not None}
+            np.savez(arguments.save / name, **given)
+    elif arguments.record:
+        for name in arguments.graphs:
+            with np.load(arguments.record / f"{name}.npz", allow_pickle=False) as arrays:
+                write(name, planning.Graph(**arrays))
+    else:
+        compare(arguments.graphs)
+
+
+def compare(names: list[str]) -> None:
     before = read()
     print(f"| {' | '.join(COLUMNS)} |")
     print("| --- | --- |" + " ---: |" * (len(COLUMNS) - 2))
-    ratios = []
-    for network in arguments.networks:
-        for key, (needed, now) in found(network).items():
-            then_needed, then = before[key]
+    figures: list[tuple[str, float | None, float | None]] = []
+    for name in names:
+        for room, (needed, now) in found(name, graph_of(name)):
+            then_needed, then = before[name, room]
             if needed != then_needed:
-                print(f"{key}: another graph, {then_needed} B before, {needed} B now")
+                print(f"{name}: another graph, {then_needed} B before, {needed} B now")
                 continue
-            ratio = now / then if now is not None and then else None
-            ratios.append((then, now))
-            cells = [shown(then), shown(now), "–" if ratio is None else f"{ratio:.3f}"]
-            print(f"| {' | '.join([*key, *cells])} |", flush=True)
-    print("\n" + summary(ratios))
+            figures.append((room, then, now))
+            ratio = f"{now / then:.3f}" if now is not None and then else "–"
+            cells = [name, room, shown(then), shown(now), ratio]
+            print(f"| {' | '.join(cells)} |", flush=True)
+    print()
+    print(summary("seconds", [row[1:] for row in figures if "%" in row[0]]))
+    print(summary("bytes", [row[1:] for row in figures if "%" not in row[0]]))
 
 
-def summary(rows: list[tuple[float | None, float | None]]) -> str:
+def summary(what: str, rows: list[tuple[float | None, float | None]]) -> str:
     """How many of them are worse, and by how much."""
-    lost = sum(now is None and then is not None for then, now in rows)
     won = sum(then is None and now is not None for then, now in rows)
+    lost = sum(now is None and then is not None for then, now in rows)
     both = [(then, now) for then, now in rows if then is not None and now is not None]
     better = sum(now < then - SAME for then, now in both)
-    worse = [now / then for then, now in both if now > then + SAME]
-    by = f", by at most {100 * (max(worse) - 1):.2f} %" if worse else ""
+    worse = [now - then for then, now in both if now > then + SAME]
+    unit = "% of the step" if what == "seconds" else "MiB"
+    by = f" (by at most {max(worse):.3f} {unit})" if worse else ""
     return (
-        f"Of {len(rows)} rows {better + won} are better than before ({won} had no plan), "
-        f"{len(both) - better - len(worse)} equal, {len(worse) + lost} worse{by} "
-        f"({lost} have no plan)."
+        f"{what.capitalize()}: {len(rows)} rows, {better} less than before, {len(worse)} "
+        f"more{by}, {won} that had no plan have one, {lost} have none any more."
     )
 
 
-def found(network: str) -> dict[Key, Row]:
-    """Recomputed seconds in % of the step's in each room, and the smallest pool in MiB."""
-    graph = graph_of(network, Model.OURS).core
-    rows: dict[Key, Row] = {}
-    for room in ROOMS:
-        options = {"limits_live_bytes": room == "live"}
+def graph_of(name: str) -> planning.Graph:
+    """Of a network of the paper from its trace, of another as XLA:CPU stores its values."""
+    network, _, target = name.partition(" on ")
+    if not target:
+        from paper import experiment
+
+        return experiment.graph_of(network, experiment.Model.OURS).core
+    from compare.networks import NETWORKS
+    from paper.networks import DONATED
+
+    from coop_jax import backends, targets
+    from coop_jax.compile.traced_step import TracedStep
+    from coop_jax.graph import stored_values
+    from coop_jax.graph.step_graph import build_graph
+
+    step = NETWORKS[network].step(target)
+    traced = TracedStep.trace(step.step, {"donate_argnums": DONATED}, step.args, {})
+    compiled = traced.compile(stored_values.tag(traced.program))
+    stored = backends.stored_values(traced.program, compiled)
+    return build_graph(traced.program, stored, targets.named(target)).core
+
+
+def found(name: str, graph: planning.Graph) -> Iterator[tuple[str, Row]]:
+    """Every room's name, the bytes without eviction, and what was found in it."""
+    for kind in ("live", "pool") if name in PAPER else ("live",):
+        options = {"limits_live_bytes": kind == "live"}
         statistics = planning.unconstrained(graph, **options).statistics
-        needed = statistics.max_live_bytes if room == "live" else statistics.peak_bytes
+        needed = statistics.max_live_bytes if kind == "live" else statistics.peak_bytes
         for share in SHARES:
-            rows[network, f"{share} % {room}"] = (
-                needed,
-                recomputed(graph, share * needed // 100, options),
-            )
-        if room == "pool":
-            smallest = planning.minimum_pool(graph).capacity
-            rows[network, f"{SMALLEST} {room}"] = needed, smallest / 2**20
-    return rows
+            recomputed = recomputed_percent(graph, share * needed // 100, options)
+            yield f"{share} % {kind}", (needed, recomputed)
+        smallest = planning.minimum_pool(graph, **options).capacity
+        yield f"smallest {kind}", (needed, smallest / 2**20)
 
 
-def recomputed(graph: planning.Graph, room: int, options: dict[str, bool]) -> float | None:
+def recomputed_percent(
+    graph: planning.Graph, room: int, options: dict[str, bool]
+) -> float | None:
     try:
         plan = planning.plan_graph(graph, room, **options).statistics
     except planning.InfeasiblePoolError:
@@ -111,18 +144,16 @@ def shown(value: float | None) -> str:
 def read() -> dict[Key, Row]:
     with RECORD.open() as file:
         return {
-            (network, room): (int(needed), float(value) if value else None)
-            for network, room, needed, value in csv.reader(file)
+            (name, room): (int(needed), float(value) if value else None)
+            for name, room, needed, value in csv.reader(file)
         }
 
 
-def write(rows: dict[Key, Row]) -> None:
+def write(name: str, graph: planning.Graph) -> None:
     with RECORD.open("a") as file:
         writer = csv.writer(file, lineterminator="\n")
-        for (network, room), (needed, value) in rows.items():
-            writer.writerow(
-                [network, room, needed, "" if value is None else f"{value:.6f}"]
-            )
+        for room, (needed, value) in found(name, graph):
+            writer.writerow([name, room, needed, "" if value is None else f"{value:.6f}"])
 
 
 if __name__ == "__main__":
