@@ -38,11 +38,9 @@ from models.training import (
 )
 from oracles import random_graphs
 from oracles.rematerialization_ilp import least_recomputation
+from stored_graph import stored_graph
 
-from coop_jax import backends, planning, targets
-from coop_jax.compile.traced_step import TracedStep
-from coop_jax.graph import stored_values
-from coop_jax.graph.step_graph import build_graph
+from coop_jax import planning
 
 ALIGNMENT_BYTES = 64
 SHARES = (0.9, 0.75, 0.6, 0.5)
@@ -92,17 +90,8 @@ GRAPHS: dict[str, Callable[[], Any]] = {
 
 
 def graph_of(problem: TrainingProblem) -> Any:
-    """The planner's graph of a step, stored values and order as XLA:CPU has them."""
-    step = TracedStep.trace(
-        problem.train_step,
-        {"donate_argnums": 0},
-        (problem.state, problem.batch, problem.key),
-        {},
-    )
-    compiled = step.compile(stored_values.tag(step.program))
-    stored = backends.stored_values(step.program, compiled)
-    # Rates by data sheet: the same on every machine.
-    return build_graph(step.program, stored, targets.named("a100")).core
+    arguments = problem.state, problem.batch, problem.key
+    return stored_graph(problem.train_step, arguments, "a100")
 
 
 def random_graph(num_ops: int, seed: int) -> Any:

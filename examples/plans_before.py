@@ -17,20 +17,21 @@ import argparse
 import csv
 import os
 import pathlib
-import sys
 from collections.abc import Iterator
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Nothing is run.
-sys.path.append(str(pathlib.Path(__file__).parent.parent / "tests"))
 
 import numpy as np
+from compare import networks as compared
+from paper import experiment
+from paper.networks import DONATED
+from stored_graph import stored_graph
 
 from coop_jax import planning
 
 RECORD = pathlib.Path(__file__).parent / "results" / "plans_before.csv"
-PAPER = ("bilstm", "spos", "resnet50", "inception_v3", "unet", "swin", "bert_large", "gpt3")
-COMPARED = ("gpt2", "vit", *PAPER)
-GRAPHS = (*PAPER, *(f"{network} on cpu" for network in COMPARED))
+PAPER = tuple(experiment.NETWORKS)
+GRAPHS = (*PAPER, *(f"{network} on cpu" for network in compared.NETWORKS))
 SHARES = (90, 75, 60, 45)  # In %.
 SAME = 1e-4  # In % of the step's seconds, or MiB: what is printed is equal.
 COLUMNS = ("graph", "room", "before", "now", "now / before")
@@ -96,22 +97,9 @@ def graph_of(name: str) -> planning.Graph:
     """Of a network of the paper from its trace, of another as XLA:CPU stores its values."""
     network, _, target = name.partition(" on ")
     if not target:
-        from paper import experiment
-
         return experiment.graph_of(network, experiment.Model.OURS).core
-    from compare.networks import NETWORKS
-    from paper.networks import DONATED
-
-    from coop_jax import backends, targets
-    from coop_jax.compile.traced_step import TracedStep
-    from coop_jax.graph import stored_values
-    from coop_jax.graph.step_graph import build_graph
-
-    step = NETWORKS[network].step(target)
-    traced = TracedStep.trace(step.step, {"donate_argnums": DONATED}, step.args, {})
-    compiled = traced.compile(stored_values.tag(traced.program))
-    stored = backends.stored_values(traced.program, compiled)
-    return build_graph(traced.program, stored, targets.named(target)).core
+    step = compared.NETWORKS[network].step(target)
+    return stored_graph(step.step, step.args, target, DONATED)
 
 
 def found(name: str, graph: planning.Graph) -> Iterator[tuple[str, Row]]:
