@@ -106,6 +106,7 @@ def check_same_error(found, name, text):
     assert text in found[0]["text"]
 
 
+@pytest.mark.slow
 def test_two_processes_have_one_plan_and_the_same_errors(tmp_path):
     found = ran(2, tmp_path, "trains", "differs_in_a_constant", "cannot_be_compiled_in_one")
     check_trained(found["trains"])

@@ -154,7 +154,12 @@ def test_policies_that_are_the_same_program_are_compiled_once():
     nothing = dict.fromkeys(("first", "second"), NOTHING)
     nothing["named"] = jax.checkpoint_policies.save_only_these_names("absent")
     compared = coop_jax.compare(
-        make_step, *arguments(), policies=nothing, budgets=(), donate_argnums=0
+        make_step,
+        *arguments(),
+        policies=nothing,
+        budgets=(),
+        donate_argnums=0,
+        planner=QUICK,
     )
     first, second, named = (compared.row(name) for name in nothing)
     assert first == dataclasses.replace(second, name="first")

@@ -7,7 +7,7 @@ from coop_jax import planning
 
 # Operations and seed of the graph, and the bytes alive in % of what it needs. Of the
 # first one, single searches ended between 15.6 and 20.4 % of recomputation.
-GRAPHS = [(40, 2, 77), (50, 5, 80)]
+GRAPHS = [(40, 2, 77), pytest.param(50, 5, 80, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize(("num_ops", "graph_seed", "percent"), GRAPHS)

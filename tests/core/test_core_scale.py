@@ -24,7 +24,10 @@ def test_a_way_back_of_100_000_operations():
     assert _ext.validate(program.graph(), schedule) == []
 
 
-@pytest.mark.parametrize(("num_ops", "limit_seconds"), [(10_000, 2), (100_000, 30)])
+@pytest.mark.parametrize(
+    ("num_ops", "limit_seconds"),
+    [(10_000, 2), pytest.param(100_000, 30, marks=pytest.mark.slow)],
+)
 def test_planning_time_at_half_the_peak(num_ops, limit_seconds):
     graph, options = chain(num_ops // 2).graph(), _ext.PlanOptions()
     peak = _ext.unconstrained(graph, options).statistics.peak_bytes

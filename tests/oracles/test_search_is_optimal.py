@@ -41,7 +41,7 @@ def test_small_programs(seed):
     ("name", "share"),
     [
         # A small value is in the way; what it is made from is kept behind its last use.
-        ("mlp-4", 0.5),
+        pytest.param("mlp-4", 0.5, marks=pytest.mark.slow),
         # A value has to be kept for a part of the way between two uses.
         pytest.param("random-30", 0, marks=pytest.mark.slow),
         # To drop the cheapest first leads to a plan that no small change improves.

@@ -140,7 +140,7 @@ def test_compare_takes_options():
         coop_jax.compare(
             make_step, weights, x, policies={}, budgets=["90%"], planner=planner
         ).rows[-1]
-        for planner in ("search", PlanOptions())
+        for planner in ("lookahead", PlanOptions(policy="lookahead"))
     ]
     assert rows[0] == rows[1]
 

@@ -156,6 +156,7 @@ def searches(read, with_scratch, believed_less=0, options=OPTIONS):
     return BudgetSearch(problem), lines
 
 
+@pytest.mark.slow
 def test_a_search_learns(read):
     whole = planner_options("search", TARGET.alignment_bytes)
     search, lines = searches(
