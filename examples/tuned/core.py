@@ -257,7 +257,7 @@ CONSTANTS = (
     Constant(
         _PLANNER,
         "kMostOpsToCompare",
-        "operations up to which online policies are asked too",
+        "operations up to which online policies and other seeds are tried",
         effect="seconds of plans with 5,000 to 20,000 operations, see `search_scaling.py`",
     ),
     Constant(

@@ -87,15 +87,15 @@ std::optional<MinimumPool> FindMinimumPool(const Graph& graph,
   const auto step = [&] {
     return std::max(tolerance.value_or(low / 200), options.common.alignment);
   };
-  const auto bisect = [&](const PlanOptions& how, Bytes enough) {
-    while (high - low > enough) {
+  const auto bisect = [&](const PlanOptions& how, const auto& enough) {
+    while (high - low > enough()) {
       const Bytes middle =
           RoundUp(low + (high - low) / 2, options.common.alignment);
       if (middle >= high) break;
       (is_feasible(middle, how) ? high : low) = middle;
     }
   };
-  bisect(quick, step());
+  bisect(quick, step);
   // A search may miss a plan in a room between two others: with all of the effort in
   // steps further down, as long as they have plans, and between the last two.
   PlanOptions thorough = options;
@@ -107,7 +107,9 @@ std::optional<MinimumPool> FindMinimumPool(const Graph& graph,
     (is_feasible(below, thorough) ? high : low) = below;
     if (low == below) break;
   }
-  bisect(thorough, tolerance ? step() : std::max(step(), high / kPartOfEnd));
+  bisect(thorough, [&] {
+    return tolerance ? step() : std::max(step(), high / kPartOfEnd);
+  });
   // What is named can be planned with all of the effort, too.
   while (high < total && !is_feasible(high, options)) {
     low = high;

@@ -19,7 +19,8 @@ namespace {
 
 // Up to here the search's plan is compared with those of the other policies,
 // whose time grows faster than its own: at 50,000 operations, tens of seconds
-// for one. Beyond, they are asked only if it finds none.
+// for one. Beyond, they are asked only if it finds none. As far, the search is done
+// again with other seeds.
 constexpr OpIdx kMostOpsToCompare = 10'000;
 
 // Small programs are searched through long before the effort is spent.
@@ -97,7 +98,7 @@ class SearchPlanner {
     best_ = search_.best();
     if (IsFarFromBest() && !deadline_.IsOver()) {
       if (graph_.num_ops() <= kMostOpsToGoOn) search_.SearchEarly();
-      if (goes_far && graph_.num_ops() <= kMostOpsToGoOn) {
+      if (goes_far && graph_.num_ops() <= kMostOpsToCompare) {
         search_.SearchOtherSeeds(kOtherSeeds);
       }
       search_.SearchBelow();
