@@ -123,9 +123,24 @@ class Problem:
         return self._plans[key]
 
     def planned_bytes(self, graph: StepGraph, schedule: AnySchedule) -> int:
-        """All bytes that the compiled step of a schedule is expected to need."""
+        """All bytes that the compiled step of a schedule is expected to need; those of the
+        step as written, where these are known, for the same program."""
+        if self.unmodified_bytes is not None and self._changes_nothing(graph, schedule):
+            return self.unmodified_bytes
         expected = self.placement.expected_bytes(graph, schedule, self.options)
         return self.fixed_bytes + expected
+
+    def _changes_nothing(self, graph: StepGraph, schedule: AnySchedule) -> bool:
+        """Whether the program of a schedule is the step as written.
+
+        Such a plan may be expected to need less than that: what XLA makes early, like
+        weights that it gathers from all devices before the first of them is read, is late
+        behind fences, and here is none.
+        """
+        if schedule.statistics.recomputations:
+            return False
+        realized = self.placement.realize(graph, schedule)
+        return realized.arena is None and len(realized.segments) == 1
 
     def candidate(
         self,
