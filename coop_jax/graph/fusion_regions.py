@@ -18,6 +18,7 @@ from typing import Any
 
 from coop_jax.base._compat import Literal
 from coop_jax.graph.stored_values import StoredValues
+from coop_jax.loops.bodies import has_bodies
 from coop_jax.trace.costs import is_fusible, is_view
 from coop_jax.trace.program import Program, reads, writes
 from coop_jax.trace.purity import may_move, may_run_again, may_vanish
@@ -64,7 +65,8 @@ def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
     The values that XLA stored, with views replaced by their sources (unless both are
     stored, and the view takes more); the step's outputs; results of operations with several
     results or that may not run again; and values that are expensive to compute and reach
-    more than one stored value: XLA does not compute those again in every consumer.
+    more than one stored value, or that such an operation or a `cond` reads: XLA neither
+    computes those again in every consumer nor fuses them into what it calls.
     """
     view_of: dict[Any, Any] = {}
     inputs = {*program.invars, *program.constvars}
@@ -87,9 +89,9 @@ def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
     } - inputs
     stored |= {v for v in program.outvars if not isinstance(v, Literal)} - inputs
     for eqn in program.eqns:
-        is_call = len(eqn.outvars) > 1 and not is_fusible(eqn)
-        if is_call or not may_run_again(eqn):
+        if (len(eqn.outvars) > 1 and not is_fusible(eqn)) or not may_run_again(eqn):
             stored.update(writes(eqn))
+    called_with = {v for eqn in program.eqns if _is_called(eqn) for v in reads(eqn)}
 
     # Sinks, backwards: the only operation that an unstored value ends up in, or `many`.
     many = object()
@@ -114,12 +116,20 @@ def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
                 continue
             ends = {sink_of(j) for j in consumers[v]} - {None}
             shared = many in ends or len(ends) > 1
+            # XLA may have lost the names of what it made of a convolution.
+            if heavy[i] and v in called_with:
+                shared = True
             if shared and (heavy[i] or region_size[i] > _LONGEST_SHARED_REGION):
                 stored.add(view_of.get(v, v) if is_view(program.eqns[i]) else v)
                 sink[v] = i
             else:
                 sink[v] = many if shared else next(iter(ends), None)
     return stored - inputs
+
+
+def _is_called(eqn: Any) -> bool:
+    """Whether the operands of an equation are in memory before it begins."""
+    return has_bodies(eqn) or (len(eqn.outvars) > 1 and not is_fusible(eqn))
 
 
 def _region_weights(

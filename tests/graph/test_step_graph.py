@@ -54,6 +54,25 @@ def test_expensive_work_for_one_operation_is_fused_into_it():
     assert equations(graph) == [["dot_general", "sin", "cos", "add"]]
 
 
+CALLS = {
+    "cond": lambda x, y: jax.lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, y),
+    "scan": lambda x, y: jax.lax.fori_loop(0, 3, lambda _, c: jnp.sin(c @ x), y),
+    "while": lambda x, y: jax.lax.while_loop(lambda c: c[0, 0] < 1, lambda c: c @ x, y),
+    "sort": lambda x, y: jax.lax.sort((y, x), num_keys=1),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_expensive_work_is_not_fused_into_what_is_called(name):
+    graph = graph_of(lambda x: CALLS[name](x, jnp.cos(x @ x)), jnp.ones((8, 8)))
+    dot, call = (
+        next(o for o in equations(graph) if primitive in o)
+        for primitive in ("dot_general", name)
+    )
+    assert dot == ["dot_general", "cos"]
+    assert "dot_general" not in call
+
+
 def test_a_stored_view_is_the_value_it_is_a_view_of():
     graph = graph_of(lambda x: jnp.sin((x @ x).reshape(64)), X, stored={"reshape"})
     assert equations(graph) == [["dot_general"], ["reshape", "sin"]]
