@@ -69,7 +69,7 @@ from coop_jax.search.candidates import MAX_COMPILATIONS, Measured
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.loop_search import LoopSearch, PlannedLoops
 from coop_jax.search.placements import XLA_PLACES, Placing, XlaPlacement
-from coop_jax.search.problem import Problem, graphs_of
+from coop_jax.search.problem import Problem, graphs_of, least_graphs_of
 from coop_jax.search.straight_line_search import StraightLineSearch
 from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.targets import target_of
@@ -346,6 +346,7 @@ def problem_of(
         with_scratch,
         readable=traced.readable,
         least_fixed_bytes=least_fixed_bytes,
+        least_graphs=least_graphs_of(traced.program, stored, target, graphs),
         unmodified_bytes=works_bytes,
         caller=caller,
         seconds_of=lambda compiled: executable_seconds(compiled, target, kernels),

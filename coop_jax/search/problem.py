@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coop_jax.base.budget import format_bytes
+from coop_jax.graph.expansions import without_expansions
 from coop_jax.graph.step_graph import StepGraph, build_graph
 from coop_jax.graph.stored_values import StoredValues
 from coop_jax.graph.wide_fusions import with_partial_results
@@ -49,6 +50,7 @@ class Problem:
         readable: returns an executable of a program with its buffer assignment, from one
             that may lack it; None: executables are read as they are.
         least_fixed_bytes: bytes of arguments and results alone; None: `fixed_bytes`.
+        least_graphs: the graphs that bound the bytes of all plans; None: `graphs`.
         unmodified_bytes: bytes of the step as written, or with its loops planned, which is
             a budget that works; None if they are not known, or XLA refuses to compile it.
         caller: the function that errors name.
@@ -65,6 +67,7 @@ class Problem:
     with_scratch: WithScratch | None = None
     readable: Callable[[Program, Any], Any] | None = None
     least_fixed_bytes: int | None = None
+    least_graphs: Sequence[StepGraph] | None = None
     unmodified_bytes: int | None = None
     caller: str = "remat_train_step"
     seconds_of: Callable[[Any], float | None] = lambda compiled: None
@@ -225,3 +228,12 @@ def graphs_of(
     if 4 * least_pool_bytes(more, options) < 3 * least_pool_bytes(graphs, options):
         return [*graphs, *more]
     return graphs
+
+
+def least_graphs_of(
+    program: Program, stored: StoredValues, target: Target, graphs: Sequence[StepGraph]
+) -> Sequence[StepGraph]:
+    """The graphs that bound the bytes of all plans: those that are planned, and the step
+    without the values that XLA need not store."""
+    fewer = without_expansions(program, stored)
+    return graphs if fewer is stored else [*graphs, build_graph(program, fewer, target)]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from coop_jax.base.errors import InfeasibleBudgetError
+from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.least_possible import Blocking, Least, blocking_at, least_possible
 from coop_jax.search.problem import Problem
 
@@ -21,17 +22,19 @@ class Refusals:
     @functools.cached_property
     def least(self) -> Least:
         """The bytes that no plan can go below, with the operation that needs them."""
+        return self._least_of(self._problem.least_graphs or self._problem.graphs)
+
+    @functools.cached_property
+    def least_pool_bytes(self) -> int:
+        """The least pool of a plan that stores what XLA does of the step as written."""
+        return self._least_of(self._problem.graphs).bytes - self._fixed_bytes
+
+    def _least_of(self, graphs: Sequence[StepGraph]) -> Least:
         problem = self._problem
         # VMEM, which is not counted and which XLA may use instead of main memory.
         has_near = problem.placement.backend.has_second_memory
         near_bytes = problem.graphs[0].target.near_bytes if has_near else 0
-        return least_possible(
-            problem.graphs, problem.options, self._fixed_bytes, near_bytes
-        )
-
-    @property
-    def least_pool_bytes(self) -> int:
-        return self.least.bytes - self._fixed_bytes
+        return least_possible(graphs, problem.options, self._fixed_bytes, near_bytes)
 
     def at_once(
         self, budget_bytes: int, find_needed: Callable[[], int]
