@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from coop_jax.base import _compat
 from coop_jax.base._compat import DropVar, Literal
 from coop_jax.emit.anti_dependencies import Readers
@@ -84,11 +86,11 @@ class Writer:
         self.eqns: list[Any] = []
         self.version = dict(enumerate(graph.tensors[: graph.num_inputs]))
         self._num_executed = 0
-        # Of the present segment: its number, unstored values, values in float32, zeros.
+        # Of the present segment: its number, unstored values, values in float32, scalars.
         self._number = 0
         self._local: dict[Any, Any] = {}
         self._whole: dict[int, Any] = {}
-        self._zeros: dict[Any, Any] = {}
+        self._scalars: dict[Any, Any] = {}
         self._readers = Readers(graph)
 
     def fence(self, segment: Segment, number: int) -> None:
@@ -96,12 +98,12 @@ class Writer:
         self._number = number
         self._local, self._whole = {}, {}
         self._readers.begin_segment()
-        zeros = self._zeros_of(segment)
-        before = [*(self.version[t] for t in segment.fenced), *zeros.values()]
+        scalars = self._scalars_of(segment)
+        before = [*(self.version[t] for t in segment.fenced), *scalars.values()]
         after = [_compat.new_var(v.aval) for v in before]
         self._pass(segment, before, after)
         self.version.update(zip(segment.fenced, after, strict=False))
-        self._zeros = dict(zip(zeros, after[len(segment.fenced) :], strict=True))
+        self._scalars = dict(zip(scalars, after[len(segment.fenced) :], strict=True))
 
     def _pass(self, segment: Segment, before: list[Any], after: list[Any]) -> None:
         """Append the boundary's equation; `after` are the results for `before`."""
@@ -120,16 +122,20 @@ class Writer:
         self.eqns.append(fence_equation(before, after, self._number))
         self.version.update(zip(tensors, after, strict=True))
 
-    def _zeros_of(self, segment: Segment) -> dict[Any, Literal]:
-        """The zeros that have to pass the segment's fence, one of each type, by key."""
+    def _scalars_of(self, segment: Segment) -> dict[Any, Literal]:
+        """The constants that have to pass the segment's fence, by key: some zeros, and all
+        scalars of expansions, as XLA stores what one is broadcast to for two fusions."""
         return {
             literal_key(atom): atom
             for execution in segment.executions
             for index in self.graph.operations[execution.operation].equations
-            if index in self._hints.shared_zeros
+            if self._passes_scalars(execution.operation, index)
             for atom in self.graph.program.eqns[index].invars
-            if is_zero(atom)
+            if is_zero(atom) or (_is_scalar(atom) and index not in self._hints.shared_zeros)
         }
+
+    def _passes_scalars(self, operation: int, index: int) -> bool:
+        return index in self._hints.shared_zeros or operation in self.graph.expansions
 
     def execute(self, execution: Execution) -> None:
         """Write the equations of an execution, renamed for a recomputation."""
@@ -144,8 +150,8 @@ class Writer:
             # Shared with another operation of this segment that already evaluated it.
             outvars = self.graph.program.eqns[index].outvars
             if not all(v in self._local for v in outvars if not isinstance(v, DropVar)):
-                self._local.update(self._write(index, execution.is_recompute))
-        made = self._write(operation.anchor, execution.is_recompute)
+                self._local.update(self._write(index, execution))
+        made = self._write(operation.anchor, execution)
         for tensor in execution.makes:
             self.version[tensor] = self._kept(tensor, made[self.graph.tensors[tensor]])
         is_partial = execution.operation in self.graph.partial_results
@@ -154,28 +160,29 @@ class Writer:
         self._readers.executed(execution, self.version)
         self._num_executed += 1
 
-    def _write(self, index: int, is_recompute: bool) -> dict[Any, Any]:
+    def _write(self, index: int, execution: Execution) -> dict[Any, Any]:
         """Write one equation of present values; returns its results by variable."""
         eqn = self.graph.program.eqns[index]
         self._widen(eqn)
         renamed = {
             v: _compat.new_var(v.aval) for v in eqn.outvars if not isinstance(v, DropVar)
         }
-        zeros = self._zeros if index in self._hints.shared_zeros else {}
+        passed = self._passes_scalars(execution.operation, index)
+        scalars = self._scalars if passed else {}
         eqn = eqn.replace(
-            invars=[self._read(v, zeros) for v in eqn.invars],
+            invars=[self._read(v, scalars) for v in eqn.invars],
             outvars=[renamed.get(v, v) for v in eqn.outvars],
         )
         scope = f"{EXECUTION_SCOPE}{self._num_executed}"
         eqn = _compat.with_inner_name_scope(eqn, scope)
-        if is_recompute:
+        if execution.is_recompute:
             eqn = _compat.with_name_scope(eqn, RECOMPUTE_SCOPE)
         self.eqns.append(eqn)
         return renamed
 
-    def _read(self, atom: Any, zeros: dict[Any, Any]) -> Any:
+    def _read(self, atom: Any, scalars: dict[Any, Any]) -> Any:
         if isinstance(atom, Literal):
-            return zeros.get(literal_key(atom), atom) if zeros else atom
+            return scalars.get(literal_key(atom), atom) if scalars else atom
         tensor = self.graph.index_of.get(atom)
         if tensor is None:
             return self._local[atom]
@@ -199,3 +206,7 @@ class Writer:
             if tensor in self._narrowed and tensor not in self._whole:
                 self.eqns.append(widening_equation(self.version[tensor], eqn))
                 self._whole[tensor] = self.eqns[-1].outvars[0]
+
+
+def _is_scalar(atom: Any) -> bool:
+    return isinstance(atom, Literal) and np.shape(atom.val) == ()

@@ -98,19 +98,26 @@ def _groups(
     graph: StepGraph, executions: list[Execution], risky: Collection[int]
 ) -> list[list[Execution]]:
     """The executions by segment. A new group starts with a run of recomputations, wherever
-    a tensor would otherwise have two versions in one group (XLA would merge them), and
-    before every execution that is risky."""
+    a tensor would otherwise have two versions in one group (XLA would merge them) or an
+    expansion two readers (XLA would store it), and before every execution that is risky."""
     groups: list[list[Execution]] = [[]]
     touched: set[int] = set()
+    expanded: set[Any] = set()
     last_was_recompute = False
     for number, execution in enumerate(executions):
-        if number in risky or (
-            execution.is_recompute
-            and (not last_was_recompute or not touched.isdisjoint(execution.makes))
+        expansions = graph.expansions.get(execution.operation, frozenset())
+        if (
+            number in risky
+            or not expanded.isdisjoint(expansions)
+            or (
+                execution.is_recompute
+                and (not last_was_recompute or not touched.isdisjoint(execution.makes))
+            )
         ):
             groups.append([])
-            touched = set()
+            touched, expanded = set(), set()
         groups[-1].append(execution)
+        expanded |= expansions
         touched.update(graph.operations[execution.operation].inputs, execution.makes)
         last_was_recompute = execution.is_recompute
     return groups
@@ -169,9 +176,13 @@ def _without_free_inputs(
     """The reads without inputs that are not donated: an aliased call would copy them.
 
     For a recomputation that reads nothing else one of them is kept, the smallest: without
-    it nothing would distinguish the recomputation from the first computation.
+    it nothing would distinguish the recomputation from the first computation. So it is
+    with expansions, which may be made of them alone, and which are larger.
     """
     free = {t for t in reads if t < graph.num_inputs and not graph.donated[t]}
+    for execution in group:
+        if execution.operation in graph.expansions:
+            free.difference_update(graph.operations[execution.operation].inputs)
     kept = reads - free
     for execution in group:
         inputs = graph.operations[execution.operation].inputs

@@ -61,7 +61,7 @@ def without_expansions(program: Program, stored: StoredValues) -> StoredValues:
         return stored
     values = {*stored.stored_bytes, *frozenset[Any]().union(*found.values())} - set(found)
     kept = {v: stored.bytes_of(v) for v in values}
-    return dataclasses.replace(stored, stored_bytes=kept)
+    return dataclasses.replace(stored, stored_bytes=kept, expansions=frozenset(found))
 
 
 def _read_by_fusions(program: Program, stored: StoredValues) -> frozenset[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,9 @@ class StepGraph:
         index_of: tensor index by variable.
         partial_results: operations whose results XLA stores only if they pass a fence, as
             it would fuse them into their readers (`wide_fusions`).
+        expansions: values that an operation computes without storing them, and that XLA
+            would store for two operations between the same fences (`graph.expansions`), by
+            operation.
         stored: the stored values that it was made from.
         is_early: whether every operation is as soon as it frees memory; else XLA's order.
     """
@@ -90,6 +93,7 @@ class StepGraph:
     overwritten_by: dict[int, tuple[int, ...]]
     index_of: dict[Any, int]
     partial_results: frozenset[int]
+    expansions: Mapping[int, frozenset[Any]]
     stored: StoredValues
     is_early: bool
 
@@ -185,6 +189,7 @@ def build_graph(
             for k, op in enumerate(operations)
             if op.anchor in materialization.partial_results
         ),
+        expansions=_expansions(program, operations, tensors, materialization),
         stored=materialization,
         is_early=early,
     )
@@ -212,6 +217,23 @@ def _tensors_and_operations(
             )
         )
     return tensors, operations
+
+
+def _expansions(
+    program: Program,
+    operations: Sequence[Operation],
+    tensors: Sequence[Any],
+    materialization: StoredValues,
+) -> dict[int, frozenset[Any]]:
+    """The expansions that operations compute inside, by operation."""
+    unstored = materialization.expansions.difference(tensors)
+    made_by = {v: i for i, eqn in enumerate(program.eqns) for v in eqn.outvars}
+    index = {made_by[v]: v for v in unstored}
+    inside = {
+        k: frozenset(index[i] for i in op.equations if i in index)
+        for k, op in enumerate(operations)
+    }
+    return {k: values for k, values in inside.items() if values}
 
 
 def _made_at(

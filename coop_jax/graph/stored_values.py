@@ -56,6 +56,8 @@ class StoredValues:
         narrowed: values that XLA:TPU stores as bfloat16 (`backends.tpu.bf16_storage`).
         partial_results: values among them that XLA would not store, and that fences make
             it store (`wide_fusions`), by the index of the equation.
+        expansions: values that XLA stores as written and that fences between their readers
+            keep it from storing (`graph.expansions`).
     """
 
     stored_bytes: dict[Any, int]
@@ -72,6 +74,7 @@ class StoredValues:
     layouts: dict[Any, Order] = dataclasses.field(default_factory=dict)
     narrowed: Narrowed = dataclasses.field(default_factory=dict)
     partial_results: Mapping[int, Any] = dataclasses.field(default_factory=dict)
+    expansions: frozenset[Any] = frozenset()
 
     def bytes_of(self, var: Any) -> int:
         """Bytes of a value on one device: XLA's, or those of its type.

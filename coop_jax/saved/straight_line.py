@@ -24,7 +24,7 @@ from coop_jax.trace.program import Program
 
 _STORED_KEYS = (
     *("source", "in_place", "partitions", "values", "scratch", "halved", "orders"),
-    "partial_results",
+    *("partial_results", "expansions"),
 )
 
 
@@ -128,13 +128,13 @@ def _stored_contents(program: Program, stored: StoredValues) -> dict[str, Any]:
         "halved": halved,
         "orders": [[by_name(v), list(order)] for v, order in stored.layouts.items()],
         "partial_results": sorted(stored.partial_results),
+        "expansions": sorted(map(by_name, stored.expansions)),
     }
 
 
 def _stored_of(node: Node, program: Program) -> StoredValues:
-    source, in_place, partitions, values, scratch, halved, orders, partial = node.fields(
-        *_STORED_KEYS
-    )
+    source, in_place, partitions, values, scratch, *others = node.fields(*_STORED_KEYS)
+    halved, orders, partial, expansions = others
     last = len(program.eqns) - 1
     workspace = scratch.numbers(last, MOST_BYTES_OF_ONE)
     known = Names.of(program).values()
@@ -146,7 +146,7 @@ def _stored_of(node: Node, program: Program) -> StoredValues:
     if sum(sizes.values()) + sum(workspace.values()) > MOST_BYTES:
         raise values.fault(f"at most {MOST_BYTES} bytes in all")
     if source.one_of(("compiled", "rules")) == "rules":
-        if rows or halved.items() or orders.items() or partial.items():
+        if rows or any(other.items() for other in others):
             raise node.fault('without values where the source is "rules"')
         return from_rules(program).with_scratch(workspace)
     return StoredValues(
@@ -160,7 +160,15 @@ def _stored_of(node: Node, program: Program) -> StoredValues:
         layouts=dict(_order(row, known) for row in orders.items()),
         narrowed=dict(_halved(row, known, program) for row in halved.items()),
         partial_results=dict(_partial(n, program, sizes) for n in partial.items()),
+        expansions=frozenset(_expansion(n, known, program) for n in expansions.items()),
     )
+
+
+def _expansion(node: Node, known: dict[str, Any], program: Program) -> Any:
+    value = node.named(known)
+    if not any(value in eqn.outvars for eqn in program.eqns):
+        raise node.fault("a value that an equation makes")
+    return value
 
 
 def _partial(node: Node, program: Program, sizes: dict[Any, int]) -> tuple[int, Any]:

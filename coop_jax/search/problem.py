@@ -112,10 +112,11 @@ class Problem:
         Arguments:
             spares_partial_results: plans with partial results count only where there is
                 none without: what they store is written and read in every step, and not
-                priced. False for a further candidate, which its executable judges.
+                priced. So do plans without expansions, whose fences are not. False for a
+                further candidate, which its executable judges.
         """
         if spares_partial_results:
-            fused = [graph for graph in graphs if not graph.partial_results]
+            fused = [g for g in graphs if not g.partial_results and not g.expansions]
             if len(fused) < len(graphs):
                 plan = self.plan(fused, room, preferred)
                 if plan is not None:
@@ -213,20 +214,24 @@ def graphs_of(
     options: PlanOptions,
 ) -> list[StepGraph]:
     """The step in XLA's order and, for the planner that compares plans, in another; both
-    also with partial results of wide fusions stored, where plans without are bound to need
-    a third more at least: to store them takes time, and to plan both as well."""
+    also with partial results of wide fusions stored, and without expansions, where plans
+    of the others are bound to need a third more at least: these take time, and to plan all
+    as well."""
     orders = (False, True) if options.policy == "search" else (False,)
 
     def of(stored: StoredValues) -> list[StepGraph]:
         return [build_graph(program, stored, target, early=e) for e in orders]
 
     graphs = of(stored)
-    narrower = with_partial_results(program, stored)
-    if options.policy != "search" or narrower is stored:
+    if options.policy != "search":
         return graphs
-    more = of(narrower)
-    if 4 * least_pool_bytes(more, options) < 3 * least_pool_bytes(graphs, options):
-        return [*graphs, *more]
+    for change in (with_partial_results, without_expansions):
+        other = change(program, stored)
+        more = [] if other is stored else of(other)
+        if more and 4 * least_pool_bytes(more, options) < 3 * least_pool_bytes(
+            graphs, options
+        ):
+            graphs += more
     return graphs
 
 

@@ -3,12 +3,22 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from steps import QUICK, compiled_graph, largest_difference, mlp_arguments, traced
+from steps import (
+    QUICK,
+    TARGET,
+    compiled_graph,
+    largest_difference,
+    mlp_arguments,
+    traced,
+)
 
 import coop_jax
 from coop_jax import backends
+from coop_jax.emit.segments import cut
 from coop_jax.graph import stored_values
 from coop_jax.graph.expansions import expansions, without_expansions
+from coop_jax.plan.planner import unconstrained
+from coop_jax.search.problem import graphs_of
 
 
 def descent(loss):
@@ -84,8 +94,59 @@ def test_a_budget_below_an_expansion_is_not_refused(budget):
     )
     plan = step.plan(*ARGS)
     assert plan.measured_bytes <= plan.budget_bytes < expansion_bytes()
+    assert plan.predicted_bytes > 0.8 * plan.measured_bytes
     found = step(*jax.tree.map(jnp.copy, ARGS))
     assert largest_difference(found, written) < 1e-5
+
+
+def test_readers_of_an_expansion_are_in_different_segments():
+    program, stored = stored_of(distances)
+    options = QUICK.filled(alignment=64, limits_live_bytes=True)
+    graph = graphs_of(program, stored, TARGET, options)[-1]
+    assert len(graph.expansions) == 3
+    schedule = unconstrained(graph, options)
+    for segment in cut(graph, schedule, fence_free_inputs=False):
+        inside = [graph.expansions.get(e.operation, ()) for e in segment.executions]
+        computed = [v for values in inside for v in values]
+        assert len(computed) == len(set(computed))
+
+
+@pytest.mark.parametrize("donated", [1, None])
+def test_what_an_expansion_is_made_of_may_be_an_argument(donated):
+    def metric(weights, x):
+        scaled = (x[:, None] - jnp.flip(x)[None]) * features(weights[:3], weights[3])
+        return jnp.exp(-jnp.square(scaled[:, :, None]).sum((-1, -2))).sum()
+
+    def step(weights, x):
+        return [*descent(metric)(weights[:4], x), x + 1]
+
+    args = ([0.1 * jnp.eye(64)] * 3 + [jnp.ones(64)], ARGS[1])
+    planned = coop_jax.remat_train_step(
+        step, budget="40%", planner=QUICK, donate_argnums=donated
+    )
+    plan = planned.plan(*args)
+    assert plan.measured_bytes <= plan.budget_bytes
+    written = jax.jit(step)(*args)
+    assert largest_difference(planned(args[0], args[1].copy()), written) < 1e-5
+
+
+def test_plans_without_expansions_are_saved(tmp_path):
+    path = str(tmp_path / "plan.json")
+    step = coop_jax.remat_train_step(descent(distances), budget="30%", planner=QUICK)
+    plan = step.plan(*ARGS)
+    plan.save(path)
+    again = coop_jax.remat_train_step(
+        descent(distances), budget="30%", planner=QUICK, plan=path
+    )
+    assert again.plan(*ARGS).measured_bytes == plan.measured_bytes
+
+
+def test_an_arena_takes_no_expansions():
+    step = coop_jax.remat_train_step(
+        descent(distances), budget="60%", planner=QUICK, placement="arena", arena_debug=True
+    )
+    written = jax.jit(descent(distances))(*ARGS)
+    assert largest_difference(step(*ARGS), written) < 1e-5
 
 
 def test_the_budget_that_an_error_names_is_what_the_smallest_plan_needs():
