@@ -141,6 +141,19 @@ def test_plans_without_expansions_are_saved(tmp_path):
     assert again.plan(*ARGS).measured_bytes == plan.measured_bytes
 
 
+def test_the_body_of_a_loop_as_it_is_stores_its_expansions():
+    def train(weights, xs):
+        return jax.lax.scan(descent(distances), weights, xs)
+
+    args = ARGS[0], jnp.stack([ARGS[1], 2 * ARGS[1], ARGS[1]])
+    step = coop_jax.remat_train_step(train, budget="60%", planner=QUICK)
+    plan = step.plan(*args)
+    assert plan.measured_bytes <= plan.budget_bytes
+    assert abs(plan.predicted_bytes - plan.measured_bytes) < 0.1 * plan.measured_bytes
+    assert not any(loop.recomputations for loop in plan.loops)
+    assert largest_difference(step(*args), jax.jit(train)(*args)) < 1e-5
+
+
 def test_an_arena_takes_no_expansions():
     step = coop_jax.remat_train_step(
         descent(distances), budget="60%", planner=QUICK, placement="arena", arena_debug=True
