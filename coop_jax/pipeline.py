@@ -244,7 +244,8 @@ def loop_search_of(
             for stored_of in ways
         ],
         unmodified_bytes,
-        traced.num_devices(),
+        # The values of a mapped step are those of one device already.
+        traced.num_devices() if traced.program.mapped is None else 1,
         traced.compile,
         log,
         lambda compiled: executable_seconds(compiled, target, kernels),

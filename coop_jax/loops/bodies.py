@@ -18,12 +18,12 @@ def has_bodies(eqn: Any) -> bool:
     """Whether the equation has bodies that may be planned.
 
     A `scan` of one iteration has none: XLA takes it apart. Neither has what reads or makes
-    a value that is no array (a reference, a token), or one whose type has a sharding.
+    a value that is no array (a reference, a token).
     """
     name = eqn.primitive.name
     if name not in _PARAMETERS or (name == "scan" and eqn.params["length"] < 2):
         return False
-    return not any(map(_is_unplannable, [*eqn.invars, *eqn.outvars]))
+    return all(_compat.is_array(v.aval) for v in (*eqn.invars, *eqn.outvars))
 
 
 def bodies_of(eqn: Any) -> list[Program]:
@@ -63,7 +63,3 @@ def runs_of_bodies(eqn: Any) -> int:
 
 # The parameter of each primitive that has its bodies: one jaxpr, or a tuple of them.
 _PARAMETERS = {"scan": "jaxpr", "while": "body_jaxpr", "cond": "branches"}
-
-
-def _is_unplannable(atom: Any) -> bool:
-    return not _compat.is_array(atom.aval) or _compat.has_explicit_sharding(atom.aval)

@@ -64,14 +64,12 @@ def with_planned_pairs(program: Program, planned: Sequence[PlannedPair]) -> Prog
 
         renamed |= emitters[index](eqn, inline)
     outvars = [read(v) for v in program.outvars]
-    return Program(
-        tuple(v for v, _ in constants),
-        tuple(c for _, c in constants),
-        program.invars,
-        tuple(outvars),
-        tuple(without_dead(eqns, outvars)),
-        program.donated,
-        program.debug_info,
+    return dataclasses.replace(
+        program,
+        constvars=tuple(v for v, _ in constants),
+        consts=tuple(c for _, c in constants),
+        outvars=tuple(outvars),
+        eqns=tuple(without_dead(eqns, outvars)),
     )
 
 

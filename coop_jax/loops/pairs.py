@@ -40,9 +40,9 @@ class LoopPair:
     @property
     def may_be_divided(self) -> bool:
         """Whether its iterations may be loops of their own, which write into stacks of
-        zeros: there are none of random keys."""
+        zeros: there are none of random keys, and none of types that have a sharding."""
         return not any(
-            _compat.is_extended(stack.aval)
+            _compat.is_extended(stack.aval) or _compat.has_explicit_sharding(stack.aval)
             for loop in (self.forward, self.backward)
             for stack in loop.stacks_written
         )

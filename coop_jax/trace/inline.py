@@ -90,7 +90,9 @@ def inlined(
         The equations; the constants that they read, with their variables; the results.
     """
     inliner = _Inliner(None)
-    closed = jax.make_jaxpr(run)(*(_compat.struct_of(v.aval) for v in operands))
+    avals = [v.aval for v in operands]
+    with _compat.on_mesh_of([*avals, *(v.aval for v in like.outvars)]):
+        closed = jax.make_jaxpr(run)(*map(_compat.struct_of, avals))
     jaxpr, consts = _compat.open_jaxpr(closed)
     info = like.source_info
 
