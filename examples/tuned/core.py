@@ -280,7 +280,11 @@ CONSTANTS = (
     ),
     Constant(_PLANNER, "kLessEffort", "effort over less of it that is tried, too"),
     Constant(_PLANNER, "kLeastEffort", "the least effort that less is tried for"),
-    Constant(_PLANNER, "kEffortPerOp", "effort of the search for each operation"),
+    Constant(
+        _PLANNER,
+        "kEffortPerPairOfOps",
+        "effort of the search for each pair of operations",
+    ),
     Constant("minimum.cc", "kQuicker", "effort of a plan of a bisection, one over this"),
     Constant("minimum.cc", "kPartBelow", "steps below what it ends at, one over this"),
     Constant("minimum.cc", "kPartOfEnd", "and the last of them, one over this"),

@@ -63,7 +63,7 @@ def test_what_is_expected_to_miss_is_not_compiled(made, percent):
 @pytest.mark.parametrize("is_known", [True, False])
 def test_the_step_as_written_is_not_compiled_again(made, is_known):
     """A graph from which bytes are missing, like weights that XLA gathers early, has a plan
-    without recomputation for a budget below those of the step as written: it is the same step."""
+    without recomputation for a budget below the step's: it is the step as written."""
     total = made[2].total_bytes
     found, _ = search(made, figures_shift=-total // 5)
     found.problem.unmodified_bytes = total if is_known else None

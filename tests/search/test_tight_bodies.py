@@ -180,7 +180,7 @@ def test_the_smallest_plan_need_not_be_the_tightest():
     few = loop_search_of(
         *(traced, QUICK, bytes_of(accumulated), lines.append), in_few_compilations=True
     )
-    assert found.total_bytes < few.smallest().total_bytes
+    assert found.total_bytes <= few.smallest().total_bytes
     assert few.num_compilations == 1
 
 

@@ -23,8 +23,9 @@ namespace {
 // again with other seeds.
 constexpr OpIdx kMostOpsToCompare = 10'000;
 
-// Small programs are searched through long before the effort is spent.
-constexpr int64_t kEffortPerOp = 200'000;
+// Small programs are searched through long before the effort is spent: there are fewer
+// values to decide about, and each plan is shorter. Of so much for each pair of operations.
+constexpr int64_t kEffortPerPairOfOps = 1'000;
 
 // What is beyond that is spent in rounds of so much.
 constexpr int64_t kEffortPerSearch = PlanSearchOptions{}.effort;
@@ -144,6 +145,12 @@ class SearchPlanner {
                                 static_cast<double>(search.packing_effort));
   }
 
+  static int64_t MostEffort(const Graph& graph) {
+    // The square has to fit; of so many operations the effort is the limit anyhow.
+    const int64_t num_ops = std::min<int64_t>(graph.num_ops(), kEffortPerSearch);
+    return kEffortPerPairOfOps * num_ops * num_ops;
+  }
+
   static PoolSearchOptions InPool(const Graph& graph,
                                   const PlanOptions& options,
                                   Lookups most_lookups) {
@@ -151,8 +158,7 @@ class SearchPlanner {
     if (seconds) *seconds *= kSearchPartOfSeconds;
     return {.search = {.common = options.common,
                        .effort = std::min({options.search.effort,
-                                           kEffortPerSearch,
-                                           kEffortPerOp * graph.num_ops()}),
+                                           kEffortPerSearch, MostEffort(graph)}),
                        .deadline = Deadline(seconds),
                        .preferred_bytes = options.search.preferred_bytes},
             .most_lookups = most_lookups,
@@ -199,8 +205,10 @@ class SearchPlanner {
     if (graph_.num_ops() > kMostOpsToGoOn) return;
     int64_t effort = std::min(options_.search.effort, kEffortPerSearch);
     Lookups lookups = search_.lookups_left();
+    const int64_t most = MostEffort(graph_);
     while (effort > 0) {
       effort = effort < kLeastEffort ? 0 : effort / kLessEffort;
+      if (effort > most) continue;  // It would do what was done.
       PlanOptions less = options_;
       less.search.effort = effort;
       less.common.overhead_limit = std::nullopt;
