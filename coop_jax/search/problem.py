@@ -141,7 +141,7 @@ class Problem:
         weights that it gathers from all devices before the first of them is read, is late
         behind fences, and here is none.
         """
-        if schedule.statistics.recomputations:
+        if schedule.statistics.recompute_seconds:
             return False
         realized = self.placement.realize(graph, schedule)
         return realized.arena is None and len(realized.segments) == 1
