@@ -111,6 +111,10 @@ def test_readers_of_an_expansion_are_in_different_segments():
         assert len(computed) == len(set(computed))
 
 
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 11),
+    reason="there XLA stores this one for each of its readers, and the budget is refused",
+)
 @pytest.mark.parametrize("donated", [1, None])
 def test_what_an_expansion_is_made_of_may_be_an_argument(donated):
     def metric(weights, x):
