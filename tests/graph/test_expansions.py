@@ -112,7 +112,7 @@ def test_readers_of_an_expansion_are_in_different_segments():
 
 
 @pytest.mark.skipif(
-    jax.__version_info__ < (0, 11),
+    jax.__version_info__ < (0, 12),
     reason="there XLA stores this one for each of its readers, and the budget is refused",
 )
 @pytest.mark.parametrize("donated", [1, None])
