@@ -179,7 +179,7 @@ def test_plans_of_bodies(name):
 def test_an_arena(tmp_path):
     """Its exchanges are those of the plan, and no longer those of the process."""
     args = mlp_arguments()
-    again = functools.partial(planned, mlp_step, "60%", "search", placement="arena")
+    again = functools.partial(planned, mlp_step, "70%", "search", placement="arena")
     step, path = again(), tmp_path / "plan.json"
     plan = saved(step, path, *args)
     assert plan.arena.stays
