@@ -12,7 +12,7 @@ import math
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -155,34 +155,6 @@ def close_jaxpr(
 
 def new_var(aval: Any) -> Any:
     return Var(aval)
-
-
-def struct_of(aval: Any) -> jax.ShapeDtypeStruct:
-    """What `jax.make_jaxpr` takes for an operand of a type."""
-    typed = {}
-    if has_explicit_sharding(aval):
-        typed = {"sharding": aval.sharding, "manual_axis_type": aval.manual_axis_type}
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, **typed)
-
-
-@contextlib.contextmanager
-def on_mesh_of(avals: Sequence[Any]) -> Iterator[None]:
-    """Where functions of such types are traced: on the mesh that their shardings name, if
-    these are part of them, with its manual axes as axes of collectives."""
-    typed = [aval for aval in avals if has_explicit_sharding(aval)]
-    if not typed:
-        yield
-        return
-    mesh = typed[0].sharding.mesh
-    manual = [(name, mesh.shape[name]) for name in mesh.manual_axes]
-    # Without `check_vma` no type says over which axes its values differ.
-    is_checked = any(aval.manual_axis_type.varying for aval in typed)
-    with (
-        jax.sharding.use_abstract_mesh(mesh),
-        _core.extend_axis_env_nd(manual),
-        _config._check_vma(is_checked),
-    ):
-        yield
 
 
 def jaxpr_as_fun(closed: Any):

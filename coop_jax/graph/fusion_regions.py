@@ -18,7 +18,6 @@ from typing import Any
 
 from coop_jax.base._compat import Literal
 from coop_jax.graph.stored_values import StoredValues
-from coop_jax.loops.bodies import has_bodies
 from coop_jax.trace.costs import is_fusible, is_view
 from coop_jax.trace.program import Program, reads, writes
 from coop_jax.trace.purity import may_move, may_run_again, may_vanish
@@ -28,6 +27,8 @@ from coop_jax.trace.purity import may_move, may_run_again, may_vanish
 _LONGEST_SHARED_REGION = 64
 # A view that takes more than so many times the bytes of its source is a copy of it.
 _COPY_FROM = 1.25
+# XLA fuses nothing into the bodies that these call.
+_WITH_BODIES = frozenset(("cond", "scan", "while"))
 # Primitives that XLA:TPU evaluates in every fusion that reads them, if not stored.
 _FUSED_ON_TPU = frozenset(
     "scatter scatter-add reduce_sum reduce_max reduce_min "
@@ -89,7 +90,7 @@ def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
     } - inputs
     stored |= {v for v in program.outvars if not isinstance(v, Literal)} - inputs
     for eqn in program.eqns:
-        if (len(eqn.outvars) > 1 and not is_fusible(eqn)) or not may_run_again(eqn):
+        if _has_several_results(eqn) or not may_run_again(eqn):
             stored.update(writes(eqn))
     called_with = {v for eqn in program.eqns if _is_called(eqn) for v in reads(eqn)}
 
@@ -129,7 +130,11 @@ def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
 
 def _is_called(eqn: Any) -> bool:
     """Whether the operands of an equation are in memory before it begins."""
-    return has_bodies(eqn) or (len(eqn.outvars) > 1 and not is_fusible(eqn))
+    return eqn.primitive.name in _WITH_BODIES or _has_several_results(eqn)
+
+
+def _has_several_results(eqn: Any) -> bool:
+    return len(eqn.outvars) > 1 and not is_fusible(eqn)
 
 
 def _region_weights(

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from coop_jax.base import _compat
+from coop_jax.base import _compat, _compat_typed
 from coop_jax.base._compat import DropVar, Literal
 from coop_jax.trace.costs import ELEMENTWISE
 from coop_jax.trace.cse import merge_equal, without_dead
@@ -91,8 +91,8 @@ def inlined(
     """
     inliner = _Inliner(None)
     avals = [v.aval for v in operands]
-    with _compat.on_mesh_of([*avals, *(v.aval for v in like.outvars)]):
-        closed = jax.make_jaxpr(run)(*map(_compat.struct_of, avals))
+    with _compat_typed.on_mesh_of([*avals, *(v.aval for v in like.outvars)]):
+        closed = jax.make_jaxpr(run)(*map(_compat_typed.struct_of, avals))
     jaxpr, consts = _compat.open_jaxpr(closed)
     info = like.source_info
 

@@ -132,11 +132,12 @@ def test_budgets_down_to_the_smallest_are_kept_with_the_same_results(name):
 
 @needs_four_devices
 @pytest.mark.parametrize("name", STEPS)
-def test_no_more_is_needed_than_where_the_body_keeps_nothing(name):
+def test_about_as_little_is_needed_as_where_the_body_keeps_nothing(name):
     step, args = STEPS[name](lambda body: body)
     by_hand, _ = STEPS[name](functools.partial(jax.checkpoint, policy=NOTHING))
     budget = memory_figures(jax.jit(by_hand).lower(*args).compile()).total_bytes
     plan = remat_train_step(step, budget=budget * 21 // 20).plan(*args)
+    assert plan.measured_bytes <= budget * 21 // 20
     # The values of a mapped step are those of one device: taken for whole arrays, they
     # were predicted to save a quarter.
     assert 2 / 3 <= plan.predicted_bytes / plan.measured_bytes <= 3 / 2
