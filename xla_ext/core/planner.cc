@@ -53,11 +53,9 @@ constexpr OpIdx kMostOpsToGoOn = 2'000;
 // Up to here less effort is tried near the bound, too.
 constexpr OpIdx kMostOpsNearBound = 1'000;
 
-// With the whole effort of a search, the seeds that it is done again with, and the plans
-// that are changed until they pack, each time: by itself it may end in a plan that is far
-// from the best of a few.
+// With the whole effort of a search, the seeds that it is done again with: by itself it
+// may end in a plan that is far from the best of a few.
 constexpr int kOtherSeeds = 2;
-constexpr int kNegotiated = 3;
 
 // Of the effort for packing, what the search has without effort of its own.
 constexpr double kLeastPartOfPacking = 0.0625;
@@ -94,8 +92,8 @@ class SearchPlanner {
   PlanResult Plan(const Schedule* known = nullptr) {
     search_.Search();
     const bool goes_far = options_.search.effort >= kEffortPerSearch;
-    const int num_negotiated = goes_far ? kNegotiated : 1;
-    search_.Negotiate(num_negotiated);
+    if (goes_far && graph_.num_ops() <= kMostOpsToCompare) search_.SearchLive();
+    search_.Negotiate();
     best_ = search_.best();
     if (IsFarFromBest() && !deadline_.IsOver()) {
       if (graph_.num_ops() <= kMostOpsToGoOn) search_.SearchEarly();
@@ -103,7 +101,7 @@ class SearchPlanner {
         search_.SearchOtherSeeds(kOtherSeeds);
       }
       search_.SearchBelow();
-      search_.Negotiate(num_negotiated);
+      search_.Negotiate();
       Offer(search_.best());
       if (graph_.num_ops() <= kMostOpsToGoOn && IsFarFromBest()) {
         search_.SearchPacked();

@@ -7,6 +7,7 @@
 
 #include "core/graph/bounds.h"
 #include "core/search/decisions_of.h"
+#include "core/search/live_bytes.h"
 #include "core/search/path.h"
 
 namespace coop {
@@ -36,6 +37,7 @@ constexpr Bytes kPartPerSharedRoom = 8;
 constexpr int kNegotiatedPerRound = 3;
 // Between the seeds of whole searches: those of rooms lie between.
 constexpr uint64_t kSeedStep = 1'000;
+constexpr uint64_t kSeedOfLive = 500'000;
 // For a plan at any cost: the same whatever the effort is.
 constexpr int64_t kEffortAtAnyCost = 1'250'000;
 constexpr int64_t kLookupsAtAnyCost = 9'000'000;
@@ -99,6 +101,11 @@ void PoolSearch::SearchOtherSeeds(int num_seeds) {
     plans_.Add(SearchEarlyDecisions(graph_, capacity_, search));
   }
   plans_.OfferKnown();
+}
+
+void PoolSearch::SearchLive() {
+  const uint64_t seed = options_.search.common.seed + kSeedOfLive;
+  SearchLiveBytes(graph_, capacity_, options_, seed + At(num_live_++) * kSeedStep, plans_);
 }
 
 // Half of the effort is for plans to start from: with too little of it the ones that
@@ -193,6 +200,7 @@ void PoolSearch::Continue(const Deadline& deadline, Seconds enough,
       if (!deadline.IsOver() && lookups_left_.below > 0) SearchRoom(room);
     }
     SearchOtherSeeds(1);
+    SearchLive();
     negotiation_.Run(kNegotiatedPerRound);
     SearchPacked();
     if (best() && best()->statistics.recompute_seconds <= enough) return;

@@ -46,8 +46,11 @@ class PoolSearch {
   // fit.
   void SearchOtherSeeds(int num_seeds);
 
-  // From the quickest of what is known on, of so many plans.
-  void Negotiate(int most_plans) { negotiation_.Run(most_plans); }
+  // With less room for live bytes, as much of it as still packs.
+  void SearchLive();
+
+  // From the quickest of what is known on.
+  void Negotiate() { negotiation_.Run(1); }
 
   // From plans on a path down to the capacity and below, in several rooms: a plan
   // for less room is one for more, and may be better than what was found for
@@ -79,6 +82,7 @@ class PoolSearch {
   PoolPlans plans_;
   Negotiation negotiation_;
   int64_t num_rooms_ = 0;   // That were searched.
+  int64_t num_live_ = 0;    // Of SearchLive.
   uint64_t num_seeds_ = 0;  // Other ones, that were searched from.
   Lookups lookups_left_;
 };
