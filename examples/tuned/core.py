@@ -73,6 +73,7 @@ class Constant:
 _SEARCH, _REPAIR, _PLANNER = "search/search.cc", "search/repair.cc", "planner.cc"
 _POOL, _BOUND = "search/pool_search.cc", "search/recomputation_bound.cc"
 _PLANS, _NEGOTIATION = "search/pool_plans.cc", "search/negotiation.cc"
+_LIVE = "search/live_bytes.cc"
 _PACKED = "search/packed_plans.cc"
 _HARD = "plans far above the lower bound, see `planner_properties.py`"
 _REFUSED = "seconds of rooms without a plan, see `refused_rooms.py`"
@@ -219,6 +220,11 @@ CONSTANTS = (
     Constant(_POOL, "kSharedRoomPart", "a room over a step below it", effect=_REFUSED),
     Constant(_POOL, "kSharedRooms", "rooms where there is no plan", effect=_REFUSED),
     Constant(_POOL, "kPartPerSharedRoom", "effort over what each takes", effect=_REFUSED),
+    Constant(_LIVE, "kHalvings", "rooms searched for the most live bytes that pack"),
+    Constant(_LIVE, "kLeastPart", "of the capacity, the least of them", ARGUMENT),
+    Constant(
+        _LIVE, "kNegligible", "of the seconds, what packing may cost without it", ARGUMENT
+    ),
     Constant(_NEGOTIATION, "kPartPerTalk", "effort over what mending a bad packing takes"),
     Constant(_NEGOTIATION, "kRoundsOfTalk", "how often a bad packing is mended"),
     Constant(_NEGOTIATION, "kStaleRoundsOfTalk", "rounds of that without success"),
@@ -267,7 +273,6 @@ CONSTANTS = (
         effect="seconds of plans with 1,000 to 4,000 operations",
     ),
     Constant(_PLANNER, "kOtherSeeds", "seeds that a search is done again with"),
-    Constant(_PLANNER, "kNegotiated", "plans that are changed until they pack"),
     Constant(_PLANNER, "kSearchesForAPlan", "searches while there is no plan"),
     Constant(
         _PLANNER,

@@ -15,14 +15,11 @@ constexpr int kHalvings = 5;
 constexpr double kLeastPart = 0.9;
 // Packing that costs no more than such a part of the program's seconds is good enough.
 constexpr double kNegligible = 0.002;
-// Up to here values may be made again early, too: on larger programs that takes long.
-constexpr OpIdx kMostOpsForEarlyRuns = 2'000;
 
 // From the best plan known for it, or anew with early runs: the better of both.
 SearchResult SearchRoom(const Graph& graph, Bytes room, const SearchOptions& search,
                         const SearchResult& start) {
   SearchResult found = SearchFrom(graph, room, search, start);
-  if (graph.num_ops() > kMostOpsForEarlyRuns) return found;
   SearchResult early = SearchEarlyDecisions(graph, room, search);
   const auto rank = [&](const SearchResult& result) {
     return std::pair(result.peak_bytes > room, result.recompute_seconds);
