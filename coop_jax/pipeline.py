@@ -67,9 +67,10 @@ from coop_jax.saved.recipe import Recipe
 from coop_jax.saved.subject import Subject
 from coop_jax.search.candidates import MAX_COMPILATIONS, Measured
 from coop_jax.search.driver import BudgetSearch
+from coop_jax.search.graphs import graphs_of, least_graphs_of
 from coop_jax.search.loop_search import LoopSearch, PlannedLoops
 from coop_jax.search.placements import XLA_PLACES, Placing, XlaPlacement
-from coop_jax.search.problem import Problem, graphs_of, least_graphs_of
+from coop_jax.search.problem import Problem
 from coop_jax.search.straight_line_search import StraightLineSearch
 from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.targets import target_of

@@ -8,6 +8,7 @@ tables of `coop_jax.targets`).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -43,6 +44,8 @@ class Backend:
             without being copied.
         has_guards: whether fences stand for memory's sake alone, too.
         has_arena: whether the arena's custom calls exist for it.
+        gathers_early: whether a value that a mesh divides is gathered as soon as it can be
+            and kept for all readers up to the next fence (`search.copies_alive`).
         has_second_memory: whether XLA moves values to a memory on the chip, so that a
             schedule may need less than it keeps alive.
         sweeps_pools: whether schedules of many sizes are compared rather than one corrected
@@ -62,6 +65,7 @@ class Backend:
     inputs_pass_fences_free = True
     has_guards = True
     has_arena = False
+    gathers_early = False
     has_second_memory = False
     sweeps_pools = False
     fuses_into_readers = False
@@ -152,7 +156,10 @@ class Backend:
         return early_bytes + self.expected_bytes(graph, schedule, options)
 
     def _read(self, attribution: Attribution) -> StoredValues:
-        return attribution.stored_values()
+        stored = attribution.stored_values()
+        if not self.gathers_early:
+            return stored
+        return dataclasses.replace(stored, resharded=attribution.resharded_copies())
 
     def _attribution(
         self, program: Program, compiled: Any, *, keeps_constants: bool = False

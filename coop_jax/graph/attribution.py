@@ -15,7 +15,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from coop_jax.graph.buffer_to_value import consumers_of, stored_value
-from coop_jax.graph.resharded_copies import resharding_instructions, scratch_of_readers
+from coop_jax.graph.resharded_copies import (
+    ReshardedCopy,
+    resharded_copies,
+    resharding_instructions,
+    scratch_of_readers,
+)
 from coop_jax.graph.scatter_add import accumulations
 from coop_jax.graph.stored_values import SCOPE, InPlace, StoredValues
 from coop_jax.graph.unattributed_buffers import (
@@ -128,6 +133,12 @@ class Attribution:
             kept_constant_bytes=self._kept_constants,
         )
 
+    def resharded_copies(self) -> tuple[ReshardedCopy, ...]:
+        """The copies of values and arguments that count as scratch of their readers."""
+        unnamed = (b for b in self._unnamed if b.instruction in self._moved)
+        copies = [*self._resharded, *unnamed]
+        return resharded_copies(self.module, copies, self._moved, equation_of)
+
     def fused_equations(self) -> list[set[int]]:
         """The equations inside of every fusion."""
         return [
@@ -183,6 +194,7 @@ class Attribution:
         """Count resharded copies as scratch of their readers; as the value itself where it
         has no other buffer."""
         copies = [buffer for value, buffer in self._copies if value in self._stored]
+        self._resharded = copies
         for value, buffer in self._copies:
             if buffer not in copies:
                 self._store(value, buffer)

@@ -9,8 +9,9 @@ copies are scratch of the equations that read them, and the value takes its shar
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from coop_jax.xla.buffers_from_schedule import StoredBuffer
@@ -24,6 +25,47 @@ _RESHARDS = ("all-gather", "all-to-all", "collective-permute")
 _REARRANGES = frozenset("bitcast copy fusion get-tuple-element reshape transpose".split())
 
 EquationOf = Callable[[Instruction], int | None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReshardedCopy:
+    """A value as other equations than its own need it on a device.
+
+    Attributes:
+        size_bytes: of its buffer.
+        made_by: the equation whose value it is a copy of; -1 for an argument.
+        readers: the equations that read it.
+        is_passed_on: whether another copy alone is made of it, so that it ends there.
+    """
+
+    size_bytes: int
+    made_by: int
+    readers: frozenset[int]
+    is_passed_on: bool
+
+
+def resharded_copies(
+    module: StoredModule,
+    copies: Iterable[StoredBuffer],
+    moved: frozenset[int],
+    equation_of: EquationOf,
+) -> tuple[ReshardedCopy, ...]:
+    """The copies that equations read; arguments as of `scratch_of_readers`."""
+    users = _users(module)
+    found = []
+    for buffer in copies:
+        readers = _readers(module, users, buffer.instruction, moved, equation_of)
+        made_by = equation_of(module.instructions[buffer.instruction])
+        is_passed_on = moved.issuperset(_read_by(module, users, buffer.instruction))
+        found.append(
+            ReshardedCopy(
+                buffer.size_bytes,
+                -1 if made_by is None else made_by,
+                frozenset(readers),
+                is_passed_on,
+            )
+        )
+    return tuple(copy for copy in found if copy.readers)
 
 
 def resharding_instructions(
@@ -62,15 +104,31 @@ def scratch_of_readers(
         moved: these instructions.
         equation_of: the equation whose name an instruction carries.
     """
-    users: dict[int, list[int]] = defaultdict(list)
-    for number in module.schedule:
-        for operand in module.instructions[number].operands:
-            users[operand].append(number)
+    users = _users(module)
     scratch: dict[int, int] = defaultdict(int)
     for buffer in copies:
         for equation in _readers(module, users, buffer.instruction, moved, equation_of):
             scratch[equation] += buffer.size_bytes
     return dict(scratch)
+
+
+def _users(module: StoredModule) -> dict[int, list[int]]:
+    users: dict[int, list[int]] = defaultdict(list)
+    for number in module.schedule:
+        for operand in module.instructions[number].operands:
+            users[operand].append(number)
+    return users
+
+
+def _read_by(
+    module: StoredModule, users: dict[int, list[int]], start: int
+) -> Iterator[int]:
+    """The instructions that read a result, as it is or as another shape."""
+    for user in users[start]:
+        if module.instructions[user].opcode == "bitcast":
+            yield from _read_by(module, users, user)
+        else:
+            yield user
 
 
 def _readers(

@@ -97,6 +97,26 @@ class StepGraph:
     stored: StoredValues
     is_early: bool
 
+    def scratch_of(self, operation: int) -> int:
+        """Bytes of scratch of an operation, by the stored values."""
+        workspace = self.stored.workspace_bytes
+        return max(workspace.get(i, 0) for i in self.operations[operation].equations)
+
+    def with_scratch(self, scratch_bytes: Mapping[int, int]) -> StepGraph:
+        """The same for the planner with at least so many bytes of scratch, by the equation
+        that names an operation; the stored values stay."""
+        arrays = self.core.arrays()
+        arrays["op_workspace_bytes"] = np.array(
+            [
+                max(known, scratch_bytes.get(op.anchor, 0))
+                for op, known in zip(
+                    self.operations, arrays["op_workspace_bytes"].tolist(), strict=True
+                )
+            ],
+            np.int64,
+        )
+        return dataclasses.replace(self, core=_ext.Graph(**arrays))
+
     def equation(self, operation: int) -> Any:
         """The equation that names an operation."""
         return self.program.eqns[self.operations[operation].anchor]

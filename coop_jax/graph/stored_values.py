@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from coop_jax.base import _compat
+from coop_jax.graph.resharded_copies import ReshardedCopy
 from coop_jax.trace.costs import aval_bytes, is_fusible
 from coop_jax.trace.program import Program, writes
 from coop_jax.xla.shapes import Order
@@ -56,6 +57,9 @@ class StoredValues:
         narrowed: values that XLA:TPU stores as bfloat16 (`backends.tpu.bf16_storage`).
         partial_results: values among them that XLA would not store, and that fences make
             it store (`wide_fusions`), by the index of the equation.
+        resharded: copies of values on a mesh that XLA makes as soon as it can and keeps
+            until no operation of the segment reads them, where it does so
+            (`search.copies_alive`).
         expansions: values that XLA stores as written and that fences between their readers
             keep it from storing (`graph.expansions`).
     """
@@ -74,6 +78,7 @@ class StoredValues:
     layouts: dict[Any, Order] = dataclasses.field(default_factory=dict)
     narrowed: Narrowed = dataclasses.field(default_factory=dict)
     partial_results: Mapping[int, Any] = dataclasses.field(default_factory=dict)
+    resharded: tuple[ReshardedCopy, ...] = ()
     expansions: frozenset[Any] = frozenset()
 
     def bytes_of(self, var: Any) -> int:

@@ -19,6 +19,7 @@ from coop_jax.search.candidates import (
     MAX_BESIDE_TIGHTEST,
     MAX_CLOSING_IN,
     MAX_TIGHTEST,
+    SLACK_ON_MESHES,
     Candidate,
     Measured,
     best_of,
@@ -85,7 +86,8 @@ class BudgetSearch:
 
         The set of budgets that work does not depend on the given one: where it is
         uncertain whether that works, the tightest plans are compiled first, and they are
-        the same for all budgets.
+        the same for all budgets. On host devices plans for the budget come before them,
+        and are enough where one keeps the budget.
 
         Raises:
             InfeasibleBudgetError: at once for a budget below the bytes that no plan can go
@@ -96,7 +98,13 @@ class BudgetSearch:
             raise self._refusals.at_once(budget_bytes, lambda: self.smallest().total_bytes)
         search = self._search()
         is_tight = self._is_tight(budget_bytes)
-        found = None if is_tight else search.best(budget_bytes)
+        found = None
+        if not is_tight:
+            found = search.best(budget_bytes)
+        elif self.problem.is_gathered_early:
+            # The tightest take a bisection, which is longer than to compile two plans.
+            found = search.best(budget_bytes, MAX_BESIDE_TIGHTEST)
+            is_tight = found is None
         if found is None:
             found = search.tightest(budget_bytes)
             if not found.keeps(budget_bytes):
@@ -150,6 +158,10 @@ class BudgetSearch:
         assert found is not None, "a plan keeps the budget"
         # A sweep has compared plans for all pools.
         if not may_gain(found) or self.problem.placement.backend.sweeps_pools:
+            return found
+        free = budget_bytes - found.total_bytes
+        room = budget_bytes - self.problem.fixed_bytes
+        if self.problem.is_gathered_early and free <= SLACK_ON_MESHES * room:
             return found
         return closed_in(self.problem, found, budget_bytes, MAX_CLOSING_IN)
 

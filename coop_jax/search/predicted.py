@@ -12,8 +12,9 @@ from coop_jax.compile.traced_step import TracedStep
 from coop_jax.graph.stored_values import from_rules
 from coop_jax.plan.planner import PlanOptions, needed_bytes, planner_options, unconstrained
 from coop_jax.search.driver import BudgetSearch
+from coop_jax.search.graphs import graphs_of
 from coop_jax.search.placements import XLA_PLACES
-from coop_jax.search.problem import Problem, graphs_of
+from coop_jax.search.problem import Problem
 from coop_jax.targets import target_of
 from coop_jax.trace.program import Program
 

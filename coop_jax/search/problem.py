@@ -11,12 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coop_jax.base.budget import format_bytes
-from coop_jax.graph.expansions import without_expansions
-from coop_jax.graph.step_graph import StepGraph, build_graph
-from coop_jax.graph.stored_values import StoredValues
-from coop_jax.graph.wide_fusions import with_partial_results
+from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.decoded import AnySchedule
-from coop_jax.plan.least_possible import least_pool_bytes
 from coop_jax.plan.planner import (
     Planned,
     PlanOptions,
@@ -25,9 +21,15 @@ from coop_jax.plan.planner import (
     least_recomputation,
     smallest_of,
 )
-from coop_jax.search.candidates import Candidate, Measured
+from coop_jax.search.around_copies import planned_around_copies
+from coop_jax.search.candidates import (
+    SLACK_ON_MESHES,
+    SLACK_WORTH_USING,
+    Candidate,
+    Measured,
+)
+from coop_jax.search.copies_alive import LiveWithCopies, live_with_copies
 from coop_jax.search.placements import XlaPlacement
-from coop_jax.targets import Target
 from coop_jax.trace.program import Program
 from coop_jax.xla.memory_figures import compile_measured
 
@@ -78,11 +80,28 @@ class Problem:
         self._plans: dict[tuple[Any, ...], Planned | None] = {}
         self._compiled: dict[tuple[bytes, int], Measured] = {}
         self._smallest: dict[tuple[StepGraph, ...], tuple[StepGraph, SmallestPool]] = {}
+        self._scratch_as_read = {
+            operation.anchor: graph.scratch_of(number)
+            for graph in self.graphs
+            for number, operation in enumerate(graph.operations)
+        }
 
     @property
     def measured(self) -> tuple[Measured, ...]:
         """The plans compiled so far."""
         return tuple(self._compiled.values())
+
+    @property
+    def is_gathered_early(self) -> bool:
+        """Whether the step is one of several devices, and what it gathers is packed between
+        its values: plans of it miss by more, and take longer to compile."""
+        is_divided = self.graphs[0].stored.num_partitions > 1
+        return is_divided and self.placement.backend.gathers_early
+
+    @property
+    def slack_worth_using(self) -> float:
+        """The part of the room for which one more plan is compiled."""
+        return SLACK_ON_MESHES if self.is_gathered_early else SLACK_WORTH_USING
 
     def smallest_of(self, graphs: Sequence[StepGraph]) -> tuple[StepGraph, SmallestPool]:
         """The smallest pool that can be planned in any of the graphs, with the graph that
@@ -123,8 +142,21 @@ class Problem:
                     return plan
         key = (*graphs, room, preferred)
         if key not in self._plans:
-            self._plans[key] = least_recomputation(graphs, self.options, room, preferred)
+            self._plans[key] = self._planned(graphs, room, preferred)
         return self._plans[key]
+
+    def _planned(
+        self, graphs: Sequence[StepGraph], room: int, preferred: int | None
+    ) -> Planned | None:
+        if any(graph.stored.resharded for graph in graphs):
+            return planned_around_copies(
+                graphs, self.options, room, preferred, self._with_copies
+            )
+        return least_recomputation(graphs, self.options, room, preferred)
+
+    def _with_copies(self, graph: StepGraph, schedule: AnySchedule) -> LiveWithCopies:
+        segments = self.placement.realize(graph, schedule).segments
+        return live_with_copies(graph, schedule, segments, self._scratch_as_read)
 
     def planned_bytes(self, graph: StepGraph, schedule: AnySchedule) -> int:
         """All bytes that the compiled step of a schedule is expected to need; those of the
@@ -132,6 +164,9 @@ class Problem:
         if self.unmodified_bytes is not None and self._changes_nothing(graph, schedule):
             return self.unmodified_bytes
         expected = self.placement.expected_bytes(graph, schedule, self.options)
+        if graph.stored.resharded:
+            counted = schedule.statistics.max_live_bytes
+            expected += self._with_copies(graph, schedule).most_bytes - counted
         return self.fixed_bytes + expected
 
     def _changes_nothing(self, graph: StepGraph, schedule: AnySchedule) -> bool:
@@ -205,40 +240,3 @@ class Problem:
             f"{measured.recompute_seconds:.2e} s"
         )
         return measured
-
-
-def graphs_of(
-    program: Program,
-    stored: StoredValues,
-    target: Target,
-    options: PlanOptions,
-) -> list[StepGraph]:
-    """The step in XLA's order and, for the planner that compares plans, in another; both
-    also with partial results of wide fusions stored, and without expansions, where plans
-    of the others are bound to need a third more at least: these take time, and to plan all
-    as well."""
-    orders = (False, True) if options.policy == "search" else (False,)
-
-    def of(stored: StoredValues) -> list[StepGraph]:
-        return [build_graph(program, stored, target, early=e) for e in orders]
-
-    graphs = of(stored)
-    if options.policy != "search":
-        return graphs
-    for change in (with_partial_results, without_expansions):
-        other = change(program, stored)
-        more = [] if other is stored else of(other)
-        if more and 4 * least_pool_bytes(more, options) < 3 * least_pool_bytes(
-            graphs, options
-        ):
-            graphs += more
-    return graphs
-
-
-def least_graphs_of(
-    program: Program, stored: StoredValues, target: Target, graphs: Sequence[StepGraph]
-) -> Sequence[StepGraph]:
-    """The graphs that bound the bytes of all plans: those that are planned, and the step
-    without the values that XLA need not store."""
-    fewer = without_expansions(program, stored)
-    return graphs if fewer is stored else [*graphs, build_graph(program, fewer, target)]

@@ -22,8 +22,8 @@ from coop_jax.loops.bodies import bodies_of, runs_of_bodies, with_bodies
 from coop_jax.loops.marks import is_of_group
 from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.planner import least_recomputation, smallest_of, unconstrained
+from coop_jax.search.graphs import graphs_of
 from coop_jax.search.placements import Realization
-from coop_jax.search.problem import graphs_of
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program
 

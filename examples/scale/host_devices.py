@@ -114,6 +114,7 @@ class Sweep:
         self.needed = memory_figures(compiled).total_bytes
         self.collectives = collectives(compiled)
         self.run = trained(compiled, self.args)
+        jax.clear_caches()  # Or planning would not compile the step as written again.
         self.traced = TracedStep.trace(step, {"donate_argnums": 0}, self.args, {})
         start = time.process_time()
         self._both = compile_both(self.traced)

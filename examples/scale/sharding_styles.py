@@ -35,10 +35,10 @@ STYLES = {
 def decoder(**sizes: Any) -> TrainingProblem:
     """A decoder of unrolled layers, with AdamW."""
     given: dict[str, Any] = {
-        "num_layers": 2,
-        "width": 64,
+        "num_layers": 3,
+        "width": 128,
         "num_heads": 4,
-        "vocab_size": 128,
+        "vocab_size": 256,
         "batch_size": 16,
         "sequence_length": 64,
         "optimizer": optax.adamw(1e-3, eps=_EPSILON),
@@ -50,8 +50,8 @@ def convolutional(**sizes: Any) -> TrainingProblem:
     """A residual convolutional net with batch normalisation, with momentum."""
     given: dict[str, Any] = {
         "stage_sizes": (1, 1),
-        "width": 16,
-        "image_size": 8,
+        "width": 32,
+        "image_size": 16,
         "batch_size": 32,
         "optimizer": optax.sgd(0.02, momentum=0.9),
     }

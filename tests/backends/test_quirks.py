@@ -234,6 +234,18 @@ def test_copied_inputs():
     assert on < off
 
 
+@pytest.mark.skipif(len(jax.devices()) < 4, reason="needs four devices")
+def test_early_copies():
+    """What is gathered counts from where it is gathered, or for each reader alone."""
+    mesh = jax.sharding.Mesh(jax.devices()[:4], ("a",))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("a"))
+    step = traced(mlp_step, *jax.device_put(mlp_arguments(), rows), donate_argnums=0)
+    tagged = step.compile(stored_values.tag(step.program))
+    on, off = on_and_off("cpu", "early_copies")
+    assert on.stored_values(step.program, tagged).resharded
+    assert not off.stored_values(step.program, tagged).resharded
+
+
 def test_no_guards():
     """Fences that stand for memory's sake alone."""
     graph = mlp_graph()

@@ -18,7 +18,7 @@ from coop_jax.emit.segments import cut
 from coop_jax.graph import stored_values
 from coop_jax.graph.expansions import expansions, without_expansions
 from coop_jax.plan.planner import unconstrained
-from coop_jax.search.problem import graphs_of
+from coop_jax.search.graphs import graphs_of
 
 
 def descent(loss):

@@ -15,7 +15,7 @@ from coop_jax.base._compat import Literal
 from coop_jax.graph.stored_values import from_rules, tag
 from coop_jax.graph.wide_fusions import partial_results, with_partial_results
 from coop_jax.plan.planner import planner_options
-from coop_jax.search.problem import graphs_of
+from coop_jax.search.graphs import graphs_of
 from coop_jax.trace.costs import is_elementwise, is_fusible
 from coop_jax.trace.program import writes
 from coop_jax.xla.memory_figures import memory_figures

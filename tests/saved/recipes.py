@@ -18,8 +18,8 @@ from coop_jax.plan.planner import plan_pool, planner_options, smallest_pool, unc
 from coop_jax.saved.recipe import FIGURES, Recipe
 from coop_jax.saved.subject import Subject
 from coop_jax.search.candidates import Candidate
+from coop_jax.search.graphs import graphs_of
 from coop_jax.search.placements import XLA_PLACES, XlaPlacement
-from coop_jax.search.problem import graphs_of
 from coop_jax.search.stretches import stretches
 from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.targets import target_of

@@ -13,6 +13,7 @@ from coop_jax.backends.cpu.quirks import (
     COPIED_INPUTS,
     COPIED_UPDATES,
     CPU_QUIRKS,
+    EARLY_COPIES,
     KEPT_CONSTANTS,
     NO_GUARDS,
     POOL_GRADIENT,
@@ -52,6 +53,7 @@ class CpuBackend(Backend):
         # The fence is an aliased call, which copies what the caller still owns.
         self.inputs_pass_fences_free = not self.has(COPIED_INPUTS)
         self.has_guards = not self.has(NO_GUARDS)
+        self.gathers_early = self.has(EARLY_COPIES)
         if self.has(REMOVED_BARRIERS):
             self.checkpoint_options = _WITH_BARRIERS
             self.checkpoint_in_loops_options = _WITH_BARRIERS_IN_LOOPS

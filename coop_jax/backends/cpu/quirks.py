@@ -67,6 +67,17 @@ COPIED_UPDATES = Quirk(
     ("expected_bytes_as_written",),
     "search/test_live_bytes_feedback.py",
 )
+EARLY_COPIES = Quirk(
+    "early_copies",
+    "What a mesh divides and an operation needs whole is gathered as soon as it can be: "
+    "weights at the beginning of the step or behind the fence that they pass, values as "
+    "soon as they are made. The copy is kept for all that read it before the next fence. "
+    "It counts from there to the last of them, not as scratch of each.",
+    _VERSIONS,
+    "coop_jax.search.copies_alive",
+    ("gathers_early",),
+    "search/test_copies_alive.py",
+)
 REMOVED_BARRIERS = Quirk(
     "removed_barriers",
     "XLA removes `optimization_barrier` before its last common subexpression "
@@ -87,5 +98,6 @@ CPU_QUIRKS = (
     COPIED_INPUTS,
     NO_GUARDS,
     COPIED_UPDATES,
+    EARLY_COPIES,
     REMOVED_BARRIERS,
 )
