@@ -19,6 +19,8 @@ from typing import Any
 ARGUMENT = "by argument"
 COMPILED = "compiled plans, no script kept"
 EFFORT = "a bound on effort"
+# None of the steps on the page is on a mesh.
+_ON_HOST_DEVICES = "plans on several host devices: `examples/scale/host_devices.py`"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +151,22 @@ VALUES = (
         neutral=1,
     ),
     Tuned(
+        "search.around_copies",
+        "_MOST_PLANS",
+        "plans made for one with room for what is gathered",
+        EFFORT,
+        "",
+        effect=_ON_HOST_DEVICES,
+    ),
+    Tuned(
+        "search.around_copies",
+        "_LARGEST_STEP",
+        "largest step between two of them, as a part of the room, one over this",
+        COMPILED,
+        "",
+        effect=_ON_HOST_DEVICES,
+    ),
+    Tuned(
         "search.closing_in",
         "_MOST_PLANS",
         "plans made between the best plan and the budget",
@@ -174,6 +192,14 @@ VALUES = (
     ),
     Tuned(
         _SEARCH,
+        "SLACK_ON_MESHES",
+        "the same for a step on several host devices",
+        COMPILED,
+        "",
+        effect=_ON_HOST_DEVICES,
+    ),
+    Tuned(
+        _SEARCH,
         "GAIN_WORTH_TRYING",
         "recomputation, as a part of the step, that is worth another compilation",
         ARGUMENT,
@@ -193,6 +219,14 @@ VALUES = (
         neutral=1,
     ),
     Tuned(_FEEDBACK, "_MARGIN", "part of the room that a first plan leaves", COMPILED),
+    Tuned(
+        _FEEDBACK,
+        "_LEFT_ON_MESHES",
+        "room that a first plan leaves on several host devices, one over this",
+        COMPILED,
+        "",
+        effect=_ON_HOST_DEVICES,
+    ),
     Tuned(
         _FEEDBACK,
         "_AFTER_A_MISS",
