@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from coop_jax.graph.expansions import without_expansions
@@ -24,21 +25,20 @@ def graphs_of(
     also with partial results of wide fusions stored, and without expansions, where plans
     of the others are bound to need a third more at least: these take time, and to plan all
     as well."""
-    orders = (False, True) if options.policy == "search" else (False,)
-
-    def of(stored: StoredValues) -> list[StepGraph]:
-        return [build_graph(program, stored, target, early=e) for e in orders]
-
-    graphs = of(stored)
+    of_stored = functools.partial(build_graph, program, target=target)
+    graphs = [of_stored(stored)]
     if options.policy != "search":
         return graphs
+    least_bytes = least_pool_bytes(graphs, options)  # The same in every order.
+    graphs.append(of_stored(stored, early=True))
     for change in (with_partial_results, without_expansions):
         other = change(program, stored)
-        more = [] if other is stored else of(other)
-        if more and 4 * least_pool_bytes(more, options) < 3 * least_pool_bytes(
-            graphs, options
-        ):
-            graphs += more
+        if other is stored:
+            continue
+        more = of_stored(other)
+        if 4 * least_pool_bytes([more], options) < 3 * least_bytes:
+            graphs += [more, of_stored(other, early=True)]
+            least_bytes = min(least_bytes, least_pool_bytes([more], options))
     return graphs
 
 
