@@ -13,6 +13,7 @@ from coop_jax.compile.as_written import compile_tagged
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.pipeline import fit_step, problem_of
 from coop_jax.plan.planner import unconstrained
+from coop_jax.search import driver
 from coop_jax.search.around_copies import planned_around_copies
 from coop_jax.search.copies_alive import copies_alive
 from coop_jax.search.placements import XLA_PLACES
@@ -114,6 +115,21 @@ def test_the_first_plan_of_a_budget_keeps_it(problem):
     fitted = fit_step(traced, int(0.8 * needed), "search", str)
     assert fitted.plan.measured_bytes <= 0.8 * needed
     assert fitted.plan.num_compilations == 3  # As written, tagged, and the plan.
+
+
+def test_a_tight_budget_takes_no_search_for_the_tightest_plan(monkeypatch):
+    """On host devices, where a plan for the budget keeps it."""
+    monkeypatch.setattr(driver, "_AMPLE", 100)
+    traced = TracedStep.trace(fsdp_step, {"donate_argnums": 0}, arguments(), {})
+    problem = problem_of(traced, "search", str, compile_tagged(traced), XLA_PLACES)
+    graph = problem.graphs[0]
+    needed = problem.planned_bytes(graph, unconstrained(graph, problem.options))
+    search = driver.BudgetSearch(problem)
+    budget = needed * 7 // 10
+    assert search._is_tight(budget)
+    assert search.run(budget).total_bytes <= budget
+    assert search.num_compilations <= 2
+    assert not problem._smallest
 
 
 def test_one_device_gathers_nothing():
