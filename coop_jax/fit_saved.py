@@ -18,6 +18,7 @@ from coop_jax.saved.recipe import PlanFile, Rebuilt, SavedRecipe
 from coop_jax.saved.subject import Subject
 from coop_jax.search.candidates import Measured
 from coop_jax.search.placements import XLA_PLACES, Placing
+from coop_jax.targets import target_of
 from coop_jax.trace.costs import flops
 from coop_jax.trace.program import Program
 from coop_jax.xla.memory_figures import compile_measured
@@ -107,5 +108,5 @@ def _plan_of_file(
         )
     if made.inside is not None:
         again = made_again(traced.program, made.inside)
-        plan = with_work_inside_readers(plan, traced.program, again)
+        plan = with_work_inside_readers(plan, traced.program, again, target_of(device))
     return plan if made.loops is None else with_planned_loops(plan, traced, made.loops, 0)

@@ -51,6 +51,7 @@ from coop_jax.emit.inside_readers import (
     made_again,
     with_inside_readers,
 )
+from coop_jax.emit.layers_again import Layers
 from coop_jax.fitted_step import (
     FittedStep,
     end_books_with,
@@ -68,9 +69,10 @@ from coop_jax.saved.subject import Subject
 from coop_jax.search.candidates import MAX_COMPILATIONS, Measured
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.graphs import graphs_of, least_graphs_of
+from coop_jax.search.layer_search import LayerSearch
 from coop_jax.search.loop_search import LoopSearch, PlannedLoops
 from coop_jax.search.placements import XLA_PLACES, Placing, XlaPlacement
-from coop_jax.search.problem import Problem
+from coop_jax.search.problem import Problem, as_it_is
 from coop_jax.search.straight_line_search import StraightLineSearch
 from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.targets import target_of
@@ -155,6 +157,7 @@ def fit_step(
     line = StraightLineSearch(search)
     if loops is None and placing.name == XLA_PLACES.name:
         line.also = lambda: _inside_readers(around, planner, log, tagged, caller)
+        line.layers = lambda: _layers(around, planner, log, tagged)
     found = line.run(budget_bytes)
     assert found.compiled is not None, "a search returns what XLA compiles"
     assert found.total_bytes <= budget_bytes, "a search returns what keeps the budget"
@@ -162,7 +165,8 @@ def fit_step(
     fitted = _fitted(around, line.num_compilations, found, budget_bytes, total_bytes)
     if line.inside is not None:
         again = made_again(around.program, line.inside)
-        plan = with_work_inside_readers(fitted.plan, around.program, again)
+        target = target_of(traced.device())
+        plan = with_work_inside_readers(fitted.plan, around.program, again, target)
         fitted = dataclasses.replace(fitted, plan=plan)
     smallest = None if loops is None else loops.smallest().loops
     if loops is not None and smallest is not None:
@@ -202,6 +206,39 @@ def _inside_readers(
         return None
     problem = problem_of(rewritten, planner, log, again, XLA_PLACES, None, caller)
     return BudgetSearch(problem), inside
+
+
+def _layers(
+    traced: TracedStep,
+    planner: str | PlanOptions,
+    log: Callable[[str], None],
+    tagged: Any,
+) -> LayerSearch | None:
+    """The search of the step with its layers made again; None as for `_inside_readers`.
+
+    Arguments as of `problem_of`.
+    """
+    target = target_of(traced.device())
+    options = planner_options(planner, target.alignment_bytes)
+    if not traced.backend.fuses_into_readers or options.policy != "search":
+        return None
+    if tagged is None or traced.num_devices() > 1:
+        return None
+    stored = traced.backend.stored_values(traced.program, tagged)
+    fixed_bytes = unplanned_bytes(tagged, stored, of_plans=True)
+    kernels = kernel_flops(traced.program)
+
+    def measure(inside: InsideReaders, expected_bytes: int) -> Measured:
+        program = with_inside_readers(traced.program, inside)
+        log("the step with layers made again")
+        return as_it_is(
+            program,
+            *(target, options, expected_bytes),
+            *(XLA_PLACES.placement(traced), traced.compile, log),
+            lambda compiled: executable_seconds(compiled, target, kernels),
+        )
+
+    return LayerSearch(Layers(traced.program, stored, target), fixed_bytes, measure)
 
 
 def loop_search_of(

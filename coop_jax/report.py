@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -30,8 +31,8 @@ from coop_jax.plan.decoded import AnySchedule
 from coop_jax.saved.recipe import FIGURES, Recipe, SavedRecipe
 from coop_jax.search.candidates import Measured
 from coop_jax.search.tight_bodies import TightBody
-from coop_jax.targets import known_target, memory_bytes
-from coop_jax.trace.costs import flops
+from coop_jax.targets import Target, known_target, memory_bytes
+from coop_jax.trace.costs import flops, is_fusible, seconds_again
 from coop_jax.trace.program import Program
 from coop_jax.trace.replacements import original
 
@@ -238,22 +239,31 @@ def _num_fences(graph: StepGraph, segments: Sequence[Segment]) -> int:
     return own + len(segments) - 1 + sum(op in graph.partial_results for op in executed)
 
 
-def with_work_inside_readers(plan: Plan, program: Program, again: Sequence[int]) -> Plan:
-    """A plan of a program that makes values again inside of their readers.
+def with_work_inside_readers(
+    plan: Plan, program: Program, again: Sequence[int], target: Target
+) -> Plan:
+    """A plan of a program that makes values again inside of their readers, or layers.
 
     Arguments:
         plan: the plan of that program.
         program: the step as written.
         again: the equations that it makes again, by index.
+        target: the device, for the modelled time of what XLA does not fuse.
     """
     eqns = [program.eqns[index] for index in again]
     items = _by_source((eqn, flops(eqn)) for eqn in eqns)
     inside_flops = sum(item.flops for item in items)
+    unfused = [eqn for eqn in eqns if not is_fusible(eqn)]
+    seconds, whole = (
+        math.fsum(seconds_again(eqn, target) for eqn in some)
+        for some in (unfused, program.eqns)
+    )
     return dataclasses.replace(
         plan,
+        compute_overhead=plan.compute_overhead * (1 + (seconds and seconds / whole)),
         recomputed_flops=plan.recomputed_flops + inside_flops,
         total_flops=plan.total_flops - inside_flops,
-        num_inside_readers=len(eqns),
+        num_inside_readers=len(eqns) - len(unfused),
         recomputations=_most_first((*plan.recomputations, *items)),
     )
 

@@ -145,7 +145,7 @@ def _operands(
         reads = _reads_from_before(graph, group)
         if not fence_free_inputs:
             reads = _without_free_inputs(graph, group, reads)
-        passing = (t for t in reads | sinks if _can_pass(graph.tensors[t].aval))
+        passing = (t for t in reads | sinks if can_pass(graph.tensors[t].aval))
         fenced.append(tuple(sorted(passing)) if k else ())
         made, read = set(), set()
         for execution in group:
@@ -155,7 +155,7 @@ def _operands(
     return fenced
 
 
-def _can_pass(aval: Any) -> bool:
+def can_pass(aval: Any) -> bool:
     """Whether a fence can take a value of this type: tokens and references are no values,
     and an empty array has no bytes to pass."""
     return _compat.is_array(aval) and aval.size > 0

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coop_jax.base.budget import format_bytes
-from coop_jax.graph.step_graph import StepGraph
+from coop_jax.graph.step_graph import StepGraph, build_graph
+from coop_jax.graph.stored_values import from_rules
 from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.planner import (
     Planned,
@@ -30,6 +31,7 @@ from coop_jax.search.candidates import (
 )
 from coop_jax.search.copies_alive import LiveWithCopies, live_with_copies
 from coop_jax.search.placements import XlaPlacement
+from coop_jax.targets import Target
 from coop_jax.trace.program import Program
 from coop_jax.xla.memory_figures import compile_measured
 
@@ -240,3 +242,32 @@ class Problem:
             f"{measured.recompute_seconds:.2e} s"
         )
         return measured
+
+
+def as_it_is(
+    program: Program,
+    target: Target,
+    options: PlanOptions,
+    expected_bytes: int,
+    placement: XlaPlacement,
+    compile_program: Callable[[Program], Any],
+    log: Callable[[str], None],
+    seconds_of: Callable[[Any], float | None],
+) -> Measured:
+    """A program that needs no schedule, compiled, with the schedule that changes nothing.
+
+    Arguments:
+        expected_bytes: all bytes that it is expected to need.
+        others: as of `Problem`.
+    """
+    graph = build_graph(program, from_rules(program), target)
+    problem = Problem(
+        *([graph], options, 0, placement, compile_program, log), seconds_of=seconds_of
+    )
+    planned = problem.plan([graph], sum(graph.in_pool_bytes))
+    assert planned is not None, "all values have room"
+    measured = problem.compile_plan(*planned, expected_bytes)
+    candidate = dataclasses.replace(
+        measured.candidate, planned_bytes=expected_bytes, predicted_bytes=expected_bytes
+    )
+    return dataclasses.replace(measured, candidate=candidate)

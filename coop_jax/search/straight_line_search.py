@@ -1,17 +1,19 @@
-"""Straight-line search: a step as it is, and with cheap values made again in readers.
+"""Straight-line search: a step as it is, and with values made again in two other ways.
 
 Where the first plan recomputes noticeably, or there is none, the step is planned a second
-time on the program of `emit.inside_readers`, and of the two the executable decides.
+time on the program of `emit.inside_readers`, and layers are made again as under a policy
+(`search.layer_search`). Of the compiled steps the executable decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from coop_jax.base.errors import InfeasibleBudgetError
 from coop_jax.emit.inside_readers import InsideReaders
 from coop_jax.search.candidates import Measured, best_of
 from coop_jax.search.driver import BudgetSearch, may_gain
+from coop_jax.search.layer_search import LayerSearch
 
 Also = Callable[[], tuple[BudgetSearch, InsideReaders] | None]
 
@@ -25,52 +27,62 @@ class StraightLineSearch:
     Attributes:
         also: makes the search of the step with values made again inside of their readers,
             with one compilation; returns None where that is of no use.
-        inside: what the plan that was found makes again inside of its readers; None if it
-            is one of the step as it is.
+        layers: makes the search of the step with layers made again; returns None where
+            that is of no use.
+        inside: what the plan that was found makes again inside of its readers, or of its
+            layers; None if it is one of the step as it is.
     """
 
     def __init__(self, search: BudgetSearch) -> None:
         self.also: Also = lambda: None
+        self.layers: Callable[[], LayerSearch | None] = lambda: None
         self.inside: InsideReaders | None = None
         self._search = search
         self._num_others = 0
 
     @property
     def num_compilations(self) -> int:
-        """Compilations of both searches."""
+        """Compilations of all searches."""
         return self._search.num_compilations + self._num_others
 
     def run(self, budget_bytes: int) -> Measured:
         """The best plan found; as `BudgetSearch.run`.
 
         Raises:
-            InfeasibleBudgetError: if neither program has a plan that keeps the budget.
+            InfeasibleBudgetError: if no program has a plan that keeps the budget.
         """
+        refusal = None
+        found: list[tuple[Measured, InsideReaders | None]] = []
         try:
-            found = self._search.run(budget_bytes)
-        except InfeasibleBudgetError:
-            other = self._of_other(budget_bytes)
-            if other is None:
-                raise
-            return other
-        if not may_gain(found):
-            return found
-        other = self._of_other(budget_bytes)
-        if other is None or best_of((found, other), budget_bytes) is found:
-            self.inside = None
-            return found
-        return other
+            found.append((self._search.run(budget_bytes), None))
+        except InfeasibleBudgetError as error:
+            refusal = error
+        if refusal is not None or may_gain(found[0][0]):
+            found += self._of_others(budget_bytes)
+        best = best_of((measured for measured, _ in found), budget_bytes)
+        if best is None:
+            assert refusal is not None, "a plan that was found keeps the budget"
+            raise refusal
+        self.inside = next(inside for measured, inside in found if measured is best)
+        return best
 
-    def _of_other(self, budget_bytes: int) -> Measured | None:
-        """The best plan with values made again inside of readers; None without one."""
+    def _of_others(
+        self, budget_bytes: int
+    ) -> Iterator[tuple[Measured, InsideReaders | None]]:
+        """The best steps with values made again inside of readers, and with layers made
+        again."""
         also = self.also()
-        if also is None:
-            return None
-        search, self.inside = also
-        try:
-            return search.run(budget_bytes)
-        except InfeasibleBudgetError:
-            self.inside = None
-            return None
-        finally:
-            self._num_others = 1 + search.num_compilations
+        if also is not None:
+            search, inside = also
+            try:
+                yield search.run(budget_bytes), inside
+            except InfeasibleBudgetError:
+                pass
+            finally:
+                self._num_others += 1 + search.num_compilations
+        layers = self.layers()
+        if layers is not None:
+            found = layers.best(budget_bytes)
+            self._num_others += layers.num_compilations
+            if found is not None:
+                yield found

@@ -37,12 +37,13 @@ def text_of(recipe: Recipe) -> str:
     return recipe.text("A plan", NO_FIGURES)
 
 
-def inside_readers_of(subject: Subject) -> Recipe:
-    """A plan on the program that makes values again inside of late readers."""
+def inside_readers_of(subject: Subject, layers: tuple[int, ...] = ()) -> Recipe:
+    """A plan on the program that makes values again inside of late readers, or layers."""
     target = target_of(subject.device)
     options = planner_options(QUICK, target.alignment_bytes)
     inside = inside_readers(subject.program, from_rules(subject.program))
     assert inside is not None
+    inside = dataclasses.replace(inside, layers=layers)
     program = with_inside_readers(subject.program, inside)
     stored = from_rules(program)
     [graph, *_] = graphs_of(program, stored, target, options)

@@ -89,6 +89,20 @@ def test_faults_of_what_is_made_again_inside_of_readers():
     assert "operation" in fault(case, less)
 
 
+def test_layers_come_back_from_their_file():
+    subject = recipes.subject_of(gelu_step, mlp_arguments(layers=3, batch=16, width=4))
+    recipe = recipes.inside_readers_of(subject, layers=(3, 7))
+    contents = contents_of(recipes.text_of(recipe))
+    assert rebuilt(contents, subject).inside == recipe.inside
+
+    def in_none(contents):
+        contents["inside_readers"]["layers"] = [len(subject.program.eqns)]
+
+    assert "`inside_readers.layers[0]` must be " in fault(
+        lambda: (subject, contents), in_none
+    )
+
+
 def gelu_step(weights, x):
     def loss(weights):
         y = x

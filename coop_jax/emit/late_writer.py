@@ -1,0 +1,168 @@
+"""Late writer: the second half of a program, with values made again before their readers.
+
+What is kept passes a fence before anything is made of it again, together with a value of
+the way back: so XLA neither merges the second computation with the first nor begins it
+early. Where whole layers run again, three things more are needed for that:
+
+* arguments pass the fence, too: what is made of them alone, as the casts of weights, would
+  be merged with the first computation, and kept in its place;
+* the value of the way back has to be one. A reader's operand may be made of arguments and
+  constants alone, as the zeros that a gradient is scattered into: XLA has it at once;
+* it is an operand of the reader where possible. The product that was written last may be
+  the gradient of a weight, whose layout a fence would hold.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from coop_jax.base import _compat
+from coop_jax.base._compat import Literal
+from coop_jax.emit.fence import fence_equation
+from coop_jax.emit.rewrite import RECOMPUTE_SCOPE
+from coop_jax.emit.segments import can_pass
+from coop_jax.trace.costs import is_fusible
+from coop_jax.trace.program import Program, reads, writes
+
+
+class LateWriter:
+    """The equations written so far, with those made again before their first readers.
+
+    Arguments:
+        program: the step.
+        after: the index of the last equation before the point.
+        kept: the values that are kept for what is made again.
+        again: the equations to make again, by index, in the program's order.
+        layers: the last equations of layers that run again, each in one stretch.
+
+    Attributes:
+        eqns: the equations.
+        origin: the value that another was made again as, by the other.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        after: int,
+        kept: Collection[Any],
+        again: Iterable[int],
+        layers: Sequence[int] = (),
+    ) -> None:
+        self.eqns: list[Any] = list(program.eqns[: after + 1])
+        self.origin: dict[Any, Any] = {}
+        self._program = program
+        self._kept = frozenset(kept)
+        inputs = (*program.constvars, *program.invars) if layers else ()
+        self._passing = self._kept.union(v for v in inputs if can_pass(v.aval))
+        self._version: dict[Any, Any] = {}  # Of what was made again, for late readers.
+        self._fenced: dict[Any, Any] = {}  # Of what is kept, for what is made again.
+        self._late: set[Any] = set()
+        self._maker = {v: i for i in again for v in writes(program.eqns[i])}
+        self._layers = layers
+        self._way_back = _WayBack(self.eqns, self._kept) if layers else None
+
+    def write(self, index: int) -> None:
+        """An equation after the point, and before it what it is the first to need."""
+        eqn = self._program.eqns[index]
+        needed = sorted(self._with_layers(self._needed(reads(eqn))))
+        if needed:
+            self._fence(needed, eqn)
+        for maker in needed:
+            self._make_again(maker)
+        # Of what is kept one version is read from here on, by both computations.
+        kept = self._fenced if self._layers else {}
+        self.eqns.append(_on(eqn, {**kept, **self._version}))
+        self._late.update(writes(eqn))
+        if self._way_back is not None:
+            self._way_back.advance(eqn)
+
+    def _needed(self, values: Iterable[Any]) -> set[int]:
+        """The equations to make again for some values, that were not yet."""
+        found: set[int] = set()
+        todo = list(values)
+        while todo:
+            v = todo.pop()
+            maker = self._maker.get(v)
+            if maker is None or v in self._version or v in self._kept or maker in found:
+                continue
+            found.add(maker)
+            todo += reads(self._program.eqns[maker])
+        return found
+
+    def _with_layers(self, needed: Collection[int]) -> Collection[int]:
+        """With all that the layers of these equations make again."""
+        if not self._layers:
+            return needed
+        begun = {bisect.bisect_left(self._layers, index) for index in needed}
+        of_layers = (
+            v
+            for v, index in self._maker.items()
+            if bisect.bisect_left(self._layers, index) in begun
+        )
+        return self._needed(of_layers)
+
+    def _fence(self, needed: Iterable[int], reader: Any) -> None:
+        operands = (v for i in needed for v in reads(self._program.eqns[i]))
+        new = [
+            v
+            for v in dict.fromkeys(operands)
+            if v in self._passing and v not in self._fenced
+        ]
+        if not new:
+            return
+        late = [v for v in reads(reader) if v in self._late]
+        before = new + (self._way_back.of(late) if self._way_back else late[:1])
+        after = [_compat.new_var(v.aval) for v in before]
+        # Fences of a schedule are numbered from 0.
+        self.eqns.append(fence_equation(before, after, -1 - len(self._fenced)))
+        self._fenced.update(zip(new, after, strict=False))
+
+    def _make_again(self, index: int) -> None:
+        eqn = _on(self._program.eqns[index], {**self._version, **self._fenced})
+        results = [_compat.new_var(v.aval) for v in eqn.outvars]
+        made = writes(self._program.eqns[index])
+        old = self._program.eqns[index].outvars
+        self.origin.update(zip(results, old, strict=True))
+        self._version.update(
+            (v, new)
+            for v, new in zip(old, results, strict=True)
+            if v in made and v not in self._kept
+        )
+        self.eqns.append(
+            _compat.with_name_scope(eqn.replace(outvars=results), RECOMPUTE_SCOPE)
+        )
+
+
+class _WayBack:
+    """How far the way back has come: by the longest path of equations to a value."""
+
+    def __init__(self, early: Iterable[Any], kept: Collection[Any]) -> None:
+        self._depth: dict[Any, int] = {}
+        self._front: Any = None  # The last value of the longest path that XLA stores.
+        for eqn in early:
+            self.advance(eqn)
+        self._turn = max((self._depth[v] for v in kept), default=0)
+
+    def advance(self, eqn: Any) -> None:
+        """An equation as it was before anything was made again."""
+        depth = 1 + max((self._depth.get(v, 0) for v in reads(eqn)), default=0)
+        self._depth.update(dict.fromkeys(writes(eqn), depth))
+        if is_fusible(eqn) or depth < self._depth.get(self._front, 0):
+            return
+        for v in writes(eqn):
+            if can_pass(v.aval):
+                self._front = v
+
+    def of(self, late: Iterable[Any]) -> list[Any]:
+        """A value that is not there before the way back begins, if possible of these."""
+        known = [v for v in late if can_pass(v.aval) and self._depth[v] > self._turn]
+        found = max(known, key=self._depth.__getitem__, default=self._front)
+        return [] if found is None else [found]
+
+
+def _on(eqn: Any, version: Mapping[Any, Any]) -> Any:
+    """An equation that reads other versions of its operands."""
+    operands = [v if isinstance(v, Literal) else version.get(v, v) for v in eqn.invars]
+    return eqn.replace(invars=operands)

@@ -1,0 +1,220 @@
+"""Layers again: what is kept of a forward pass if each layer may run again, as by hand.
+
+`jax.checkpoint` around the layers of a model keeps what enters a layer, and of its inside
+what a policy says; on the way back the layer runs again, in one stretch. The planner's
+schedules have prices for every operation alone, and a fence for every group of
+recomputations: such a stretch fuses as the forward pass does, and they do not. So that no
+policy is better than every plan, here is the choice that contains those of the policies:
+the layers are the blocks of equations that repeat, what passes from one to the next is
+kept, and so are the products inside that are worth their bytes at a price, by a minimum
+cut. All else of a layer is made again before the first late reader that needs some of it
+(`emit.late_writer`).
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from coop_jax.base._compat import Literal
+from coop_jax.base.sweep import bytes_over_time
+from coop_jax.emit.fence import fence_p
+from coop_jax.emit.inside_readers import (
+    InsideReaders,
+    is_cheap,
+    made_again,
+    peak_of,
+    written,
+)
+from coop_jax.emit.retention_cut import minimum_cut
+from coop_jax.graph.stored_values import StoredValues
+from coop_jax.targets import Target
+from coop_jax.trace.costs import is_fusible, seconds_again
+from coop_jax.trace.program import Program, reads, writes
+from coop_jax.trace.purity import may_run_again
+
+# The bytes that pass are as few as the fewest up to this multiple of them.
+_AS_LITTLE = 1.02
+
+
+class Layers:
+    """The forward pass of a step, with the layers that repeat in it.
+
+    Arguments:
+        program: the step.
+        stored: what XLA stores of it.
+        target: the device, whose rates are the prices of what runs again.
+
+    Attributes:
+        after: the index of the last equation of the forward pass.
+        idle_bytes: of what the forward pass makes and the way back reads.
+        step_seconds: modelled time of all equations.
+    """
+
+    def __init__(self, program: Program, stored: StoredValues, target: Target) -> None:
+        self.program = program
+        self._stored = stored
+        self._target = target
+        self.after = peak_of(program, stored)
+        early = program.eqns[: self.after + 1]
+        self._made = {v: i for i, eqn in enumerate(early) for v in writes(eqn)}
+        last = {v: i for i, eqn in enumerate(early) for v in reads(eqn)}
+        self._last = {v: last.get(v, i) for v, i in self._made.items()}
+        late = {v for eqn in program.eqns[self.after + 1 :] for v in reads(eqn)}
+        count = len(early)
+        self.idle_bytes = sum(
+            stored.stored_bytes.get(v, 0) for v in self._made if v in late
+        )
+        all_seconds = (seconds_again(eqn, target) for eqn in program.eqns)
+        self.step_seconds = math.fsum(all_seconds)
+        derived = self._derived_from_inputs(early)
+        lives = [
+            (made, self._last[v] - 1, stored.bytes_of(v))
+            for v, made in self._made.items()
+            if v not in derived
+        ]
+        first, end, size = np.array(lives, np.int64).reshape(-1, 3).T
+        self._carried = bytes_over_time(first, end, size, count)
+
+    def _derived_from_inputs(self, early: Sequence[Any]) -> set[Any]:
+        """Values that fusible equations make of the step's inputs: masks, casts."""
+        found: set[Any] = set()
+        for eqn in early:
+            if is_cheap(eqn) and all(v in found or v not in self._made for v in reads(eqn)):
+                found.update(writes(eqn))
+        return found
+
+    def blocks(self) -> tuple[int, ...]:
+        """The last equations of what repeats most of the forward pass, shifted to where
+        least passes from one repetition to the next; none where nothing repeats."""
+        kinds: dict[Any, int] = {}
+        early = self.program.eqns[: self.after + 1]
+        kind = np.array([kinds.setdefault(_kind(eqn), len(kinds)) for eqn in early])
+        best = 0, 0, 0  # Equations that repeat, their period and where they begin.
+        for period in range(1, len(kind) // 2 + 1):
+            start, length = _longest_run(kind[:-period] == kind[period:])
+            if length >= period and length + period > best[0]:
+                best = length + period, period, start
+        covered, period, start = best
+        if not covered:
+            return ()
+        ends = np.arange(start, start + covered, period)
+        shifted = [ends + shift for shift in range(period)]
+        shifted = [some[some < start + covered] for some in shifted]
+        passing = [self._carried[some].mean() for some in shifted]
+        narrow = [
+            some
+            for some, size in zip(shifted, passing, strict=True)
+            if size <= _AS_LITTLE * min(passing)
+        ]
+        # The last of them ends nearest to where nothing repeats any more.
+        return tuple(max(narrow, key=lambda some: some[-1]).tolist())
+
+    def passing(self, boundaries: Sequence[int]) -> tuple[Any, ...]:
+        """What passes a boundary and is not made by fusible equations of what does."""
+        ends = np.array(boundaries, np.int64)
+
+        def passes(v: Any) -> bool:
+            at = int(np.searchsorted(ends, self._made[v]))
+            return at < len(ends) and ends[at] < self._last[v]
+
+        found: dict[Any, None] = {}
+        derived: set[Any] = set()
+        for eqn in self.program.eqns[: self.after + 1]:
+            known = (v in derived or v in found or v not in self._made for v in reads(eqn))
+            if is_cheap(eqn) and all(known):
+                derived.update(writes(eqn))
+            else:
+                found.update((v, None) for v in writes(eqn) if passes(v))
+        return tuple(found)
+
+    def kept(self, boundaries: Sequence[int], worth: Sequence[float]) -> InsideReaders:
+        """What passes the boundaries, and the cheapest choice of what else is kept.
+
+        Of the last layer nothing runs again: what it computes is read at once.
+
+        Arguments:
+            boundaries: the equations that layers end with, but for the last.
+            worth: the bytes that a second of recomputation is worth, by layer.
+        """
+        passing = self.passing(boundaries)
+
+        def again(index: int) -> float:
+            eqn = self.program.eqns[index]
+            if index > boundaries[-1] or not may_run_again(eqn):
+                return math.inf
+            if is_fusible(eqn):
+                return 0.0
+            layer = bisect.bisect_left(boundaries, index)
+            return seconds_again(eqn, self._target) * worth[layer]
+
+        def to_store(v: Any) -> float:
+            index = self._made[v]
+            eqn = self.program.eqns[index]
+            is_kept = index > boundaries[-1] or not may_run_again(eqn)
+            return 0.0 if is_kept or _has_a_kernel(eqn) else math.inf
+
+        values = minimum_cut(
+            *(self.program, self._stored, self.after, again),
+            anyway=frozenset(passing),
+            to_store=to_store,
+        )
+        return InsideReaders(self.after, (*passing, *values), tuple(boundaries))
+
+    def seconds(self, inside: InsideReaders) -> float:
+        """Modelled time of what runs again."""
+        again = made_again(self.program, inside)
+        return math.fsum(seconds_again(self.program.eqns[i], self._target) for i in again)
+
+    def live_bytes(self, inside: InsideReaders) -> int:
+        """The most bytes that the step keeps alive, as far as the stored values of the step
+        as written tell."""
+        writer = written(self.program, inside)
+        kept = frozenset(inside.kept)
+        results = {v for v in self.program.outvars if not isinstance(v, Literal)}
+        root: dict[Any, Any] = {}  # Of what passed fences.
+        first: dict[Any, int] = {}
+        last: dict[Any, int] = {}
+        for at, eqn in enumerate(writer.eqns):
+            last.update((root.get(v, v), at) for v in reads(eqn))
+            if eqn.primitive is fence_p:
+                pairs = zip(eqn.outvars, eqn.invars, strict=True)
+                root.update((new, root.get(v, v)) for new, v in pairs)
+            else:
+                first.update(dict.fromkeys(writes(eqn), at))
+        lives = []
+        for v, at in first.items():
+            made_as = writer.origin.get(v, v)
+            is_stored = made_as in self._stored.stored_bytes or made_as in kept
+            if is_stored and v in last and made_as not in results:
+                lives.append((at, last[v], self._stored.bytes_of(made_as)))
+        spans = np.array(lives, np.int64).reshape(-1, 3).T
+        return int(bytes_over_time(*spans, len(writer.eqns)).max(initial=0))
+
+
+def _has_a_kernel(eqn: Any) -> bool:
+    """Whether XLA computes an equation by a kernel of its own, and stores its result.
+
+    A reduction is computed with what it reads and with what reads it: kept, it tears the
+    fusion that it is part of.
+    """
+    return not is_fusible(eqn) and not eqn.primitive.name.startswith("reduce")
+
+
+def _kind(eqn: Any) -> Any:
+    """What is equal for equations that do the same with other values."""
+    return eqn.primitive.name, tuple(str(v.aval) for v in eqn.outvars)
+
+
+def _longest_run(flags: np.ndarray) -> tuple[int, int]:
+    """Where the longest run of true flags begins, and its length."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
+    if not len(edges):
+        return 0, 0
+    starts, ends = edges[::2], edges[1::2]
+    longest = int((ends - starts).argmax())
+    return int(starts[longest]), int((ends - starts)[longest])

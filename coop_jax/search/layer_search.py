@@ -1,0 +1,137 @@
+"""Layer search: the step with its layers run again, as by `jax.checkpoint`, for a budget.
+
+The layers are the blocks that repeat, or two of them at a time. On a path from the fewest
+bytes to the least time the choice that is expected to keep the budget with the least
+recomputation is compiled (`emit.layers_again`), and XLA's figure corrects the next one.
+There is no schedule: what is made again, and where, is in the program, so that it fuses as
+under a policy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from coop_jax.emit.inside_readers import InsideReaders
+from coop_jax.emit.layers_again import Layers
+from coop_jax.search.candidates import (
+    MAX_COMPILATIONS,
+    SLACK_WORTH_USING,
+    Measured,
+    best_of,
+)
+
+# Prices of bytes, from one to the next half as high, on either side of the one at which all
+# that waits is worth the time of the step.
+_HALVINGS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class _Choice:
+    """What is kept, the bytes alive with it and the modelled seconds of what runs again."""
+
+    inside: InsideReaders
+    live_bytes: int
+    seconds: float
+
+
+class LayerSearch:
+    """The search for what to keep of layers that run again.
+
+    Arguments:
+        layers: the forward pass of the step.
+        fixed_bytes: bytes that no choice changes.
+        measure: compiles the step with a choice.
+
+    Attributes:
+        num_compilations: compilations so far.
+    """
+
+    def __init__(
+        self,
+        layers: Layers,
+        fixed_bytes: int,
+        measure: Callable[[InsideReaders, int], Measured | None],
+    ) -> None:
+        self.num_compilations = 0
+        self._layers = layers
+        self._fixed_bytes = fixed_bytes
+        self._measure = measure
+        self._known: dict[tuple[tuple[int, ...], int], _Choice] = {}
+        self._measured: dict[InsideReaders, Measured | None] = {}
+        # What a user would wrap, and two of them at a time.
+        blocks = layers.blocks()
+        divisions = blocks, blocks[::-2][::-1]
+        self._divisions = [found for found in dict.fromkeys(divisions) if found]
+
+    def best(self, budget_bytes: int) -> tuple[Measured, InsideReaders] | None:
+        """The fastest of the choices that were compiled and keep the budget; None if none
+        does."""
+        error = 0
+        tried: dict[InsideReaders, Measured] = {}
+        while len(tried) < MAX_COMPILATIONS:
+            choice = self._choice(budget_bytes - self._fixed_bytes - error)
+            if choice is None and not tried:
+                choice = self._least()
+            if choice is None or choice.inside in tried:
+                break
+            expected = self._fixed_bytes + choice.live_bytes
+            measured = self._compiled(choice.inside, expected + error)
+            if measured is None:
+                break
+            tried[choice.inside] = measured
+            error = measured.total_bytes - expected
+            free = budget_bytes - measured.total_bytes
+            room = budget_bytes - self._fixed_bytes
+            if 0 <= free <= SLACK_WORTH_USING * room:
+                break
+        found = best_of(tried.values(), budget_bytes)
+        if found is None:
+            return None
+        return found, next(inside for inside, one in tried.items() if one is found)
+
+    def _compiled(self, inside: InsideReaders, expected_bytes: int) -> Measured | None:
+        if inside not in self._measured:
+            self.num_compilations += 1
+            self._measured[inside] = self._measure(inside, expected_bytes)
+        return self._measured[inside]
+
+    def _choice(self, room: int) -> _Choice | None:
+        """The choice with the least recomputation of those expected to fit."""
+        found = [choice for choice in self._fitting(room) if choice is not None]
+        return min(found, key=lambda one: (one.seconds, one.live_bytes), default=None)
+
+    def _least(self) -> _Choice | None:
+        """The choice with the fewest bytes alive: XLA may need less than expected."""
+        ends = (self._at(boundaries, 0) for boundaries in self._divisions)
+        return min(ends, key=lambda one: (one.live_bytes, one.seconds), default=None)
+
+    def _fitting(self, room: int) -> Iterator[_Choice | None]:
+        """By division the last choice on its path that is expected to fit."""
+        for boundaries in self._divisions:
+            low, high = 0, 2 * _HALVINGS * len(boundaries)
+            if self._at(boundaries, low).live_bytes > room:
+                continue
+            while low < high:
+                middle = (low + high + 1) // 2
+                if self._at(boundaries, middle).live_bytes <= room:
+                    low = middle
+                else:
+                    high = middle - 1
+            yield self._at(boundaries, low)
+
+    def _at(self, boundaries: tuple[int, ...], place: int) -> _Choice:
+        """The choice at a place of the path: the price of bytes falls in one layer after
+        the other, the last ones first, whose values are read again soonest."""
+        key = boundaries, place
+        if key not in self._known:
+            layers, count = self._layers, len(boundaries)
+            halvings, further = divmod(place, count)
+            middle = layers.idle_bytes / layers.step_seconds
+            least = middle * 2.0 ** (halvings - _HALVINGS)
+            worth = [least * (1 + (k >= count - further)) for k in range(count)]
+            inside = layers.kept(boundaries, worth)
+            self._known[key] = _Choice(
+                inside, layers.live_bytes(inside), layers.seconds(inside)
+            )
+        return self._known[key]

@@ -1,0 +1,207 @@
+"""Layers again: whole layers run again as under `jax.checkpoint`, on any program."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from random_programs import random_function, random_materialization
+from steps import NEEDS_CUDA, TARGET, assert_trees_equal, mlp_arguments, run, traced
+
+from coop_jax.compile.as_written import compile_tagged
+from coop_jax.emit.fence import fence_p
+from coop_jax.emit.inside_readers import (
+    InsideReaders,
+    made_again,
+    with_inside_readers,
+    written,
+)
+from coop_jax.emit.layers_again import Layers
+from coop_jax.emit.retention_cut import minimum_cut
+from coop_jax.graph.stored_values import from_rules
+from coop_jax.targets import target_of
+from coop_jax.trace.program import reads, writes
+from coop_jax.trace.purity import may_run_again
+from coop_jax.xla.absent_devices import named_device, placed
+from coop_jax.xla.executable_seconds import executable_seconds
+from coop_jax.xla.memory_figures import memory_figures
+
+LAYERS = 4
+
+
+def residual_step(weights, x, remat=lambda layer: layer):
+    """Layers in the way of a transformer's MLP; the weights are cast, and updated."""
+
+    def layer(y, pair):
+        first, second = (w.astype(jnp.bfloat16) for w in pair)
+        return y + jax.nn.gelu(y @ first) @ second
+
+    def loss(weights):
+        y = x
+        for pair in weights:
+            y = remat(layer)(y, pair)
+        return jnp.mean(y.astype(jnp.float32) ** 2)
+
+    value, gradients = jax.value_and_grad(loss)(weights)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients), value
+
+
+def residual_arguments(width=256, tokens=4096):
+    wide = jax.ShapeDtypeStruct((width, 4 * width), "float32")
+    back = jax.ShapeDtypeStruct((4 * width, width), "float32")
+    x = jax.ShapeDtypeStruct((tokens, width), "bfloat16")
+    return [(wide, back)] * LAYERS, x
+
+
+def random_case(seed, length=60):
+    function, args = random_function(seed, length)
+    step = traced(function, *args)
+    return step.program, random_materialization(step.program, seed, 0.5), args
+
+
+def names(program, indices):
+    return [program.eqns[index].primitive.name for index in indices]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_layers_and_any_values_give_the_same_results(seed):
+    """A plan file may name any."""
+    program, _, args = random_case(seed)
+    choose = np.random.default_rng(seed)
+    after = int(choose.integers(1, len(program.eqns)))
+    early = [v for eqn in program.eqns[: after + 1] for v in writes(eqn)]
+    kept = tuple(v for v in early if choose.random() < 0.4)
+    layers = tuple(sorted({int(choose.integers(after + 1)) for _ in range(3)}))
+    rewritten = with_inside_readers(program, InsideReaders(after, kept, layers))
+    with jax.disable_jit():
+        assert_trees_equal(run(rewritten, args), run(program, args))
+
+
+def test_no_choice_costs_less_than_the_cut():
+    """By all sets of the values, where there are few of them."""
+    num_tried = 0
+    for seed in range(120):
+        program, stored, _ = random_case(seed, 12)
+        after = len(program.eqns) // 2
+        early = [v for eqn in program.eqns[: after + 1] for v in writes(eqn)]
+        choose = np.random.default_rng(seed)
+        prices = choose.integers(1, 500, after + 1).tolist()
+        if len(early) > 10:
+            continue
+        num_tried += 1
+
+        def cost(kept, *, of=(program, stored, after, prices)):
+            program, stored, after, prices = of
+            inside = InsideReaders(after, tuple(kept), (0,))
+            again = made_again(program, inside)
+            makers = {v: i for i in range(after + 1) for v in writes(program.eqns[i])}
+            late = {v for eqn in program.eqns[after + 1 :] for v in reads(eqn)}
+            missing = [v for v in late if v in makers and makers[v] not in again]
+            if any(v not in kept and v not in program.outvars for v in missing):
+                return math.inf
+            kept_bytes = (stored.bytes_of(v) for v in kept if v not in program.outvars)
+            return sum(kept_bytes) + sum(prices[i] for i in again)
+
+        def price(index, *, of=(program, prices)):
+            program, prices = of
+            return prices[index] if may_run_again(program.eqns[index]) else math.inf
+
+        found = minimum_cut(program, stored, after, price)
+        least = min(
+            cost(set(chosen))
+            for count in range(len(early) + 1)
+            for chosen in itertools.combinations(early, count)
+        )
+        # One more for each equation and value: edges are rounded up.
+        assert cost(set(found)) <= least + 2 * len(early) + 2
+    assert num_tried > 5
+
+
+def test_what_passes_boundaries_are_the_residuals_of_layers():
+    step = traced(residual_step, *residual_arguments())
+    program = step.program
+    layers = Layers(program, from_rules(program), TARGET)
+    boundaries = layers.blocks()
+    passing = layers.passing(boundaries)
+    assert [v.aval.shape for v in passing] == [(4096, 256)] * (LAYERS - 1)
+    inside = layers.kept(boundaries, [1e-3] * len(boundaries))
+    again = names(program, made_again(program, inside))
+    # The second product of a layer is only added to what passes.
+    assert again.count("dot_general") == LAYERS - 1
+    dear = layers.kept(boundaries, [1e30] * len(boundaries))
+    assert "dot_general" not in names(program, made_again(program, dear))
+    assert layers.seconds(inside) > layers.seconds(dear)
+    assert layers.live_bytes(inside) < layers.live_bytes(dear)
+
+
+def test_a_layer_runs_again_in_one_stretch_behind_its_fence():
+    """Arguments pass it, too: what is made of them alone would be merged otherwise."""
+    step = traced(residual_step, *residual_arguments())
+    program = step.program
+    layers = Layers(program, from_rules(program), TARGET)
+    boundaries = layers.blocks()
+    inside = layers.kept(boundaries, [1e-3] * len(boundaries))
+    writer = written(program, inside)
+    fences = [eqn for eqn in writer.eqns if eqn.primitive is fence_p]
+    # Three whole layers; what they begin with is the end of a block of its own.
+    assert len(fences) == LAYERS
+    passed = {v for eqn in fences for v in reads(eqn)}
+    assert set(program.invars[: 2 * (LAYERS - 1)]) <= passed
+    casts = [
+        eqn
+        for eqn in writer.eqns[inside.after + 1 :]
+        if eqn.primitive.name == "convert_element_type"
+        and writer.origin.get(eqn.outvars[0]) is not None
+    ]
+    assert casts
+    assert all(v not in program.invars for eqn in casts for v in reads(eqn))
+
+
+def test_nothing_is_made_again_before_the_way_back():
+    """What a reader has of constants alone is no value of the way back."""
+
+    def step(weights, x):
+        def loss(weights):
+            y = x
+            for weight in weights:
+                y = jnp.sort(jnp.tanh(y @ weight), axis=-1)
+            return jnp.mean(y**2)
+
+        return jax.grad(loss)(weights)
+
+    program = traced(step, *mlp_arguments(layers=LAYERS)).program
+    layers = Layers(program, from_rules(program), TARGET)
+    boundaries = layers.blocks()
+    inside = layers.kept(boundaries, [1e-3] * len(boundaries))
+    rewritten = with_inside_readers(program, inside)
+    depends = set(inside.kept)
+    for eqn in rewritten.eqns:
+        if eqn.primitive is fence_p:
+            assert any(v in depends for v in reads(eqn)[-1:]), "the last is of the way back"
+        if any(v in depends for v in reads(eqn)):
+            depends.update(writes(eqn))
+
+
+@NEEDS_CUDA
+def test_on_a_gpu_layers_take_about_as_long_as_under_jax_checkpoint():
+    """All but the last layer runs again, which takes its values for the others' price."""
+    args = placed(residual_arguments(), named_device("h200"))
+    step = traced(residual_step, *args, donate_argnums=0)
+    target = target_of(step.device())
+    stored = step.backend.stored_values(step.program, compile_tagged(step))
+    layers = Layers(step.program, stored, target)
+    boundaries = layers.blocks()
+    inside = layers.kept(boundaries, [1e-3] * len(boundaries))
+    ours = step.compile(with_inside_readers(step.program, inside))
+    policy = jax.jit(
+        lambda weights, x: residual_step(weights, x, jax.checkpoint), donate_argnums=0
+    )
+    theirs = step.compile_lowered(policy.lower(*args))
+    # Its hidden values, and its weights in bfloat16.
+    of_a_layer = 4096 * (4 * 256 * 2 + 4) + 2 * 256 * 1024 * 2
+    needed, allowed = (memory_figures(one).total_bytes for one in (ours, theirs))
+    assert needed <= allowed + of_a_layer
+    seconds = [executable_seconds(one, target) for one in (ours, theirs)]
+    assert seconds[0] <= 1.01 * seconds[1]

@@ -1,0 +1,94 @@
+"""Layer search: the choice follows the budget, and XLA's figure decides."""
+
+import jax
+import jax.numpy as jnp
+from steps import TARGET, copied, largest_difference, traced
+
+from coop_jax.backends import stored_values
+from coop_jax.compile.as_written import compile_tagged, unplanned_bytes
+from coop_jax.emit.inside_readers import made_again, with_inside_readers
+from coop_jax.emit.layers_again import Layers
+from coop_jax.plan.planner import planner_options
+from coop_jax.search.candidates import MAX_COMPILATIONS
+from coop_jax.search.layer_search import LayerSearch
+from coop_jax.search.placements import XLA_PLACES
+from coop_jax.search.problem import as_it_is
+from coop_jax.xla.memory_figures import memory_figures
+
+LAYERS = 6
+
+
+def layered_step(weights, x):
+    def loss(weights):
+        y = x
+        for first, second in weights:
+            y = y + jnp.tanh(y @ first) @ second
+        return jnp.mean(y**2)
+
+    value, gradients = jax.value_and_grad(loss)(weights)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients), value
+
+
+def arguments():
+    keys = iter(jax.random.split(jax.random.key(0), 2 * LAYERS + 1))
+    weights = [
+        (
+            jax.random.normal(next(keys), (32, 128)) / 8,
+            jax.random.normal(next(keys), (128, 32)) / 8,
+        )
+        for _ in range(LAYERS)
+    ]
+    return weights, jax.random.normal(next(keys), (2048, 32))
+
+
+def search_of(step):
+    tagged = compile_tagged(step)
+    stored = stored_values(step.program, tagged)
+    options = planner_options("search", TARGET.alignment_bytes)
+
+    def measure(inside, expected_bytes):
+        return as_it_is(
+            with_inside_readers(step.program, inside),
+            *(TARGET, options, expected_bytes, XLA_PLACES.placement(step)),
+            *(step.compile, lambda line: None, lambda compiled: None),
+        )
+
+    layers = Layers(step.program, stored, TARGET)
+    return LayerSearch(layers, unplanned_bytes(tagged, stored), measure), tagged
+
+
+def test_a_step_with_layers_made_again_keeps_budgets_and_values():
+    args = arguments()
+    step = traced(layered_step, *args, donate_argnums=0)
+    search, tagged = search_of(step)
+    whole_bytes = memory_figures(tagged).total_bytes
+    numbers = []
+    for part in (0.9, 0.7, 0.5):
+        before = search.num_compilations
+        found = search.best(int(part * whole_bytes))
+        assert search.num_compilations - before <= MAX_COMPILATIONS
+        assert found is not None
+        measured, inside = found
+        assert measured.total_bytes <= part * whole_bytes
+        assert measured.candidate.planned_bytes > 0
+        again = made_again(step.program, inside)
+        names = [step.program.eqns[index].primitive.name for index in again]
+        numbers.append(names.count("dot_general"))
+        results = measured.compiled(*copied(args))
+        assert largest_difference(results, jax.jit(layered_step)(*args)) < 1e-5
+    assert numbers == sorted(numbers)
+    assert numbers[-1] > numbers[0]
+
+
+def test_no_choice_keeps_less_than_the_arguments():
+    step = traced(layered_step, *arguments(), donate_argnums=0)
+    search, tagged = search_of(step)
+    assert search.best(memory_figures(tagged).argument_bytes) is None
+    assert search.num_compilations == 1
+
+
+def test_a_step_without_blocks_has_no_layers():
+    step = traced(lambda x: jnp.sin(x) @ x, jnp.ones((8, 8)))
+    search, _ = search_of(step)
+    assert search.best(2**30) is None
+    assert search.num_compilations == 0
