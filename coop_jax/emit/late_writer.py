@@ -15,6 +15,7 @@ early. Where whole layers run again, three things more are needed for that:
 from __future__ import annotations
 
 import bisect
+from collections import ChainMap, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -61,6 +62,9 @@ class LateWriter:
         self._late: set[Any] = set()
         self._maker = {v: i for i in again for v in writes(program.eqns[i])}
         self._layers = layers
+        self._made_again: defaultdict[int, list[Any]] = defaultdict(list)  # By layer.
+        for v, index in self._maker.items():
+            self._made_again[bisect.bisect_left(layers, index)].append(v)
         self._way_back = _WayBack(self.eqns, self._kept) if layers else None
 
     def write(self, index: int) -> None:
@@ -73,7 +77,7 @@ class LateWriter:
             self._make_again(maker)
         # Of what is kept one version is read from here on, by both computations.
         kept = self._fenced if self._layers else {}
-        self.eqns.append(_on(eqn, {**kept, **self._version}))
+        self.eqns.append(_on(eqn, ChainMap(self._version, kept)))
         self._late.update(writes(eqn))
         if self._way_back is not None:
             self._way_back.advance(eqn)
@@ -93,15 +97,10 @@ class LateWriter:
 
     def _with_layers(self, needed: Collection[int]) -> Collection[int]:
         """With all that the layers of these equations make again."""
-        if not self._layers:
+        if not self._layers or not needed:
             return needed
         begun = {bisect.bisect_left(self._layers, index) for index in needed}
-        of_layers = (
-            v
-            for v, index in self._maker.items()
-            if bisect.bisect_left(self._layers, index) in begun
-        )
-        return self._needed(of_layers)
+        return self._needed(v for layer in begun for v in self._made_again[layer])
 
     def _fence(self, needed: Iterable[int], reader: Any) -> None:
         operands = (v for i in needed for v in reads(self._program.eqns[i]))
@@ -120,7 +119,7 @@ class LateWriter:
         self._fenced.update(zip(new, after, strict=False))
 
     def _make_again(self, index: int) -> None:
-        eqn = _on(self._program.eqns[index], {**self._version, **self._fenced})
+        eqn = _on(self._program.eqns[index], ChainMap(self._fenced, self._version))
         results = [_compat.new_var(v.aval) for v in eqn.outvars]
         made = writes(self._program.eqns[index])
         old = self._program.eqns[index].outvars
