@@ -311,7 +311,7 @@ OTHER_CONSTANTS = {
     "schedule/block_map.cc": {"kLast"},
     "schedule/xla_heap.cc": {"kOpen"},
     "search/plan.h": {"kNoLimit"},
-    "search/pool_search.cc": {"kSeedStep"},
+    "search/pool_search.cc": {"kSeedOfLive", "kSeedStep"},
     "search/recomputation_bound.cc": {"kRounding"},
     "search/rollout.h": {"kNotYet"},
 }
