@@ -84,5 +84,6 @@ class StraightLineSearch:
         if layers is not None:
             found = layers.best(budget_bytes)
             self._num_others += layers.num_compilations
-            if found is not None:
+            # Its schedule changes nothing: the executable alone knows what it costs.
+            if found is not None and found[0].executable_seconds is not None:
                 yield found
