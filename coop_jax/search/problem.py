@@ -266,7 +266,8 @@ def as_it_is(
     )
     planned = problem.plan([graph], sum(graph.in_pool_bytes))
     assert planned is not None, "all values have room"
-    measured = problem.compile_plan(*planned, expected_bytes)
+    error = expected_bytes - problem.planned_bytes(*planned)
+    measured = problem.compile_plan(*planned, error)
     candidate = dataclasses.replace(
         measured.candidate, planned_bytes=expected_bytes, predicted_bytes=expected_bytes
     )

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from steps import TARGET, copied, largest_difference, traced
 
 from coop_jax.backends import stored_values
+from coop_jax.base.budget import format_bytes
 from coop_jax.compile.as_written import compile_tagged, unplanned_bytes
 from coop_jax.emit.inside_readers import made_again, with_inside_readers
 from coop_jax.emit.layers_again import Layers
@@ -41,7 +42,7 @@ def arguments():
     return weights, jax.random.normal(next(keys), (2048, 32))
 
 
-def search_of(step):
+def search_of(step, log=lambda line: None):
     tagged = compile_tagged(step)
     stored = stored_values(step.program, tagged)
     options = planner_options("search", TARGET.alignment_bytes)
@@ -50,7 +51,7 @@ def search_of(step):
         return as_it_is(
             with_inside_readers(step.program, inside),
             *(TARGET, options, expected_bytes, XLA_PLACES.placement(step)),
-            *(step.compile, lambda line: None, lambda compiled: None),
+            *(step.compile, log, lambda compiled: None),
         )
 
     layers = Layers(step.program, stored, TARGET)
@@ -60,7 +61,8 @@ def search_of(step):
 def test_a_step_with_layers_made_again_keeps_budgets_and_values():
     args = arguments()
     step = traced(layered_step, *args, donate_argnums=0)
-    search, tagged = search_of(step)
+    lines = []
+    search, tagged = search_of(step, lines.append)
     whole_bytes = memory_figures(tagged).total_bytes
     numbers = []
     for part in (0.9, 0.7, 0.5):
@@ -70,7 +72,8 @@ def test_a_step_with_layers_made_again_keeps_budgets_and_values():
         assert found is not None
         measured, inside = found
         assert measured.total_bytes <= part * whole_bytes
-        assert measured.candidate.planned_bytes > 0
+        shown = format_bytes(measured.candidate.predicted_bytes)
+        assert any(f"predicted {shown}, XLA says" in line for line in lines)
         again = made_again(step.program, inside)
         names = [step.program.eqns[index].primitive.name for index in again]
         numbers.append(names.count("dot_general"))
