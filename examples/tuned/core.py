@@ -273,6 +273,7 @@ CONSTANTS = (
         effect="seconds of plans with 1,000 to 4,000 operations",
     ),
     Constant(_PLANNER, "kOtherSeeds", "seeds that a search is done again with"),
+    Constant(_PLANNER, "kNegotiated", "plans that are changed until they pack"),
     Constant(_PLANNER, "kSearchesForAPlan", "searches while there is no plan"),
     Constant(
         _PLANNER,

@@ -53,9 +53,11 @@ constexpr OpIdx kMostOpsToGoOn = 2'000;
 // Up to here less effort is tried near the bound, too.
 constexpr OpIdx kMostOpsNearBound = 1'000;
 
-// With the whole effort of a search, the seeds that it is done again with: by itself it
-// may end in a plan that is far from the best of a few.
+// With the whole effort of a search, the seeds that it is done again with, and the plans
+// that are changed until they pack: by itself it may end in a plan that is far from the
+// best of a few.
 constexpr int kOtherSeeds = 2;
+constexpr int kNegotiated = 3;
 
 // Of the effort for packing, what the search has without effort of its own.
 constexpr double kLeastPartOfPacking = 0.0625;
@@ -92,8 +94,10 @@ class SearchPlanner {
   PlanResult Plan(const Schedule* known = nullptr) {
     search_.Search();
     const bool goes_far = options_.search.effort >= kEffortPerSearch;
+    const int num_negotiated = goes_far ? kNegotiated : 1;
+    if (!search_.best()) search_.Negotiate(num_negotiated);
     if (goes_far && graph_.num_ops() <= kMostOpsToCompare) search_.SearchLive();
-    search_.Negotiate();
+    search_.Negotiate(num_negotiated);
     best_ = search_.best();
     if (IsFarFromBest() && !deadline_.IsOver()) {
       if (graph_.num_ops() <= kMostOpsToGoOn) search_.SearchEarly();
@@ -101,7 +105,7 @@ class SearchPlanner {
         search_.SearchOtherSeeds(kOtherSeeds);
       }
       search_.SearchBelow();
-      search_.Negotiate();
+      search_.Negotiate(1);
       Offer(search_.best());
       if (graph_.num_ops() <= kMostOpsToGoOn && IsFarFromBest()) {
         search_.SearchPacked();

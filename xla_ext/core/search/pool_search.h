@@ -49,8 +49,8 @@ class PoolSearch {
   // With less room for live bytes, as much of it as still packs.
   void SearchLive();
 
-  // From the quickest of what is known on.
-  void Negotiate() { negotiation_.Run(1); }
+  // From the quickest of what is known on, of so many plans.
+  void Negotiate(int most_plans) { negotiation_.Run(most_plans); }
 
   // From plans on a path down to the capacity and below, in several rooms: a plan
   // for less room is one for more, and may be better than what was found for
