@@ -192,8 +192,8 @@ class Layers:
             is_stored = made_as in self._stored.stored_bytes or made_as in kept
             if is_stored and v in last and made_as not in results:
                 lives.append((at, last[v], self._stored.bytes_of(made_as)))
-        spans = np.array(lives, np.int64).reshape(-1, 3).T
-        return int(bytes_over_time(*spans, len(writer.eqns)).max(initial=0))
+        begin, end, size = np.array(lives, np.int64).reshape(-1, 3).T
+        return int(bytes_over_time(begin, end, size, len(writer.eqns)).max(initial=0))
 
 
 def _has_a_kernel(eqn: Any) -> bool:
