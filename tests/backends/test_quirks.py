@@ -235,6 +235,10 @@ def test_copied_inputs():
 
 
 @pytest.mark.skipif(len(jax.devices()) < 4, reason="needs four devices")
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 12),
+    reason="there a gathered weight has the name of its first reader",
+)
 def test_early_copies():
     """What is gathered counts from where it is gathered, or for each reader alone."""
     mesh = jax.sharding.Mesh(jax.devices()[:4], ("a",))

@@ -19,6 +19,11 @@ from coop_jax.search.copies_alive import copies_alive
 from coop_jax.search.placements import XLA_PLACES
 
 pytestmark = pytest.mark.skipif(len(jax.devices()) < 4, reason="needs four devices")
+NEEDS_UNNAMED_GATHERS = pytest.mark.skipif(
+    jax.__version_info__ < (0, 12),
+    reason="there a gathered weight has the name of its first reader, and counts as that "
+    "one's scratch alone",
+)
 LAYERS, WIDTH, ROWS = 8, 128, 2048
 WEIGHT = WIDTH * WIDTH * 4
 
@@ -58,6 +63,7 @@ def segments_of(problem, graph, schedule):
     return problem.placement.realize(graph, schedule).segments
 
 
+@NEEDS_UNNAMED_GATHERS
 def test_all_weights_are_gathered_at_the_beginning(problem):
     """The first one counts as scratch of the first operation, which reads it."""
     graph = problem.graphs[0]
@@ -67,6 +73,7 @@ def test_all_weights_are_gathered_at_the_beginning(problem):
     assert alive[-1] == 0
 
 
+@NEEDS_UNNAMED_GATHERS
 def test_the_bytes_of_the_step_as_written_are_predicted(problem):
     graph = problem.graphs[0]
     planned = graph, unconstrained(graph, problem.options)
@@ -77,6 +84,7 @@ def test_the_bytes_of_the_step_as_written_are_predicted(problem):
     assert problem.planned_bytes(without, planned[1]) < 0.9 * measured
 
 
+@NEEDS_UNNAMED_GATHERS
 @pytest.mark.parametrize("part", [0.9, 0.8])
 def test_plans_leave_room_for_what_is_gathered(problem, part):
     """The first one is within 2 % of its predicted bytes, and keeps its budget."""
@@ -107,6 +115,7 @@ def test_what_fits_is_left_as_it_is(problem):
     assert len(asked) == 1
 
 
+@NEEDS_UNNAMED_GATHERS
 def test_the_first_plan_of_a_budget_keeps_it(problem):
     """Where each operation alone counted what it reads, it took a second compilation."""
     graph = problem.graphs[0]

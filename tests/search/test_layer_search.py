@@ -17,6 +17,8 @@ from coop_jax.search.problem import as_it_is
 from coop_jax.xla.memory_figures import memory_figures
 
 LAYERS = 6
+# What XLA needs at least of that step as written: more before JAX 0.12.
+LEAST_PART = 0.5 if jax.__version_info__ >= (0, 12) else 0.6
 
 
 def layered_step(weights, x):
@@ -65,7 +67,7 @@ def test_a_step_with_layers_made_again_keeps_budgets_and_values():
     search, tagged = search_of(step, lines.append)
     whole_bytes = memory_figures(tagged).total_bytes
     numbers = []
-    for part in (0.9, 0.7, 0.5):
+    for part in (0.9, 0.7, LEAST_PART):
         before = search.num_compilations
         found = search.best(int(part * whole_bytes))
         assert search.num_compilations - before <= MAX_COMPILATIONS

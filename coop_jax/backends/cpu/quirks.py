@@ -72,8 +72,9 @@ EARLY_COPIES = Quirk(
     "What a mesh divides and an operation needs whole is gathered as soon as it can be: "
     "weights at the beginning of the step or behind the fence that they pass, values as "
     "soon as they are made. The copy is kept for all that read it before the next fence. "
-    "It counts from there to the last of them, not as scratch of each.",
-    _VERSIONS,
+    "It counts from there to the last of them, not as scratch of each. In JAX 0.10.2 the "
+    "copy has the name of its first reader, and counts as scratch of that one alone.",
+    "JAX 0.12.0, XLA:CPU",
     "coop_jax.search.copies_alive",
     ("gathers_early",),
     "search/test_copies_alive.py",
