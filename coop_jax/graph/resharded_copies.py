@@ -51,7 +51,7 @@ def resharded_copies(
     equation_of: EquationOf,
 ) -> tuple[ReshardedCopy, ...]:
     """The copies that equations read; arguments as of `scratch_of_readers`."""
-    users = _users(module)
+    users = module.users()
     found = []
     for buffer in copies:
         readers = _readers(module, users, buffer.instruction, moved, equation_of)
@@ -104,20 +104,12 @@ def scratch_of_readers(
         moved: these instructions.
         equation_of: the equation whose name an instruction carries.
     """
-    users = _users(module)
+    users = module.users()
     scratch: dict[int, int] = defaultdict(int)
     for buffer in copies:
         for equation in _readers(module, users, buffer.instruction, moved, equation_of):
             scratch[equation] += buffer.size_bytes
     return dict(scratch)
-
-
-def _users(module: StoredModule) -> dict[int, list[int]]:
-    users: dict[int, list[int]] = defaultdict(list)
-    for number in module.schedule:
-        for operand in module.instructions[number].operands:
-            users[operand].append(number)
-    return users
 
 
 def _read_by(

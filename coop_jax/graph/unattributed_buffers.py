@@ -49,7 +49,7 @@ def readers_of_unnamed(
         equation_of: gives the equation whose name an instruction carries, or None.
     """
     buffers = tuple(buffers)
-    users = _users(module)
+    users = module.users()
     places = [tuple(_readers(module, users, buffer)) for buffer in buffers]
     found: dict[int, int] = {}
 
@@ -123,14 +123,6 @@ def buffers_of_kept_constants(
     return frozenset(
         b.instruction for b, r in zip(buffers, reader, strict=True) if r >= late
     )
-
-
-def _users(module: StoredModule) -> dict[int, list[int]]:
-    users: dict[int, list[int]] = defaultdict(list)
-    for number in module.schedule:
-        for operand in module.instructions[number].operands:
-            users[operand].append(number)
-    return users
 
 
 def _readers(

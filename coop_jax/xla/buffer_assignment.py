@@ -11,6 +11,7 @@ grammar. Where only the module is published, the buffers follow from its schedul
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,6 +51,15 @@ class StoredModule:
     schedule: tuple[int, ...]
     buffers: tuple[StoredBuffer, ...]
     unlisted_bytes: int = 0
+
+    def users(self) -> defaultdict[int, list[int]]:
+        """The instructions of the entry that read another's result, by that one's id, in
+        execution order."""
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        for number in self.schedule:
+            for operand in self.instructions[number].operands:
+                found[operand].append(number)
+        return found
 
 
 def read_stored_module(compiled: Any) -> StoredModule | None:

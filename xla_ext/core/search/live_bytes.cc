@@ -1,6 +1,7 @@
 #include "core/search/live_bytes.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "core/graph/bounds.h"
@@ -11,7 +12,7 @@ namespace {
 
 // How often the bytes between are halved.
 constexpr int kHalvings = 5;
-// Where nothing packs yet, of the capacity, what is tried first is above.
+// Where nothing packs yet, what is tried lies above such a part of the capacity.
 constexpr double kLeastPart = 0.9;
 // Packing that costs no more than such a part of the program's seconds is good enough.
 constexpr double kNegligible = 0.002;

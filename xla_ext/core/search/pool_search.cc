@@ -37,6 +37,7 @@ constexpr Bytes kPartPerSharedRoom = 8;
 constexpr int kNegotiatedPerRound = 3;
 // Between the seeds of whole searches: those of rooms lie between.
 constexpr uint64_t kSeedStep = 1'000;
+// Those of SearchLive lie beyond all others, which it would change otherwise.
 constexpr uint64_t kSeedOfLive = 500'000;
 // For a plan at any cost: the same whatever the effort is.
 constexpr int64_t kEffortAtAnyCost = 1'250'000;
