@@ -73,14 +73,14 @@ class Constant:
 _SEARCH, _REPAIR, _PLANNER = "search/search.cc", "search/repair.cc", "planner.cc"
 _POOL, _BOUND = "search/pool_search.cc", "search/recomputation_bound.cc"
 _PLANS, _NEGOTIATION = "search/pool_plans.cc", "search/negotiation.cc"
-_LIVE = "search/live_bytes.cc"
+_LIVE, _POLISH = "search/live_bytes.cc", "search/polish.h"
 _PACKED = "search/packed_plans.cc"
 _HARD = "plans far above the lower bound, see `planner_properties.py`"
 _REFUSED = "seconds of rooms without a plan, see `refused_rooms.py`"
 _DEADLINE = "plans with `PlanOptions(seconds=...)`"
 CONSTANTS = (
     Constant(
-        _SEARCH, "kMostWorse", "cost of a move relative to its plan's", ARGUMENT, neutral=1
+        _POLISH, "kMostWorse", "cost of a move relative to its plan's", ARGUMENT, neutral=1
     ),
     Constant("search/ruin.cc", "kDropAttempts", "picks of a value to drop"),
     Constant(
@@ -92,7 +92,7 @@ CONSTANTS = (
     Constant(_SEARCH, "kMostWorseAnew", "the most seconds of what begins anew"),
     Constant(_SEARCH, "kMostStale", "failures before a return to the best plan"),
     Constant(_SEARCH, "kMostStarts", "plans that share half of the effort"),
-    Constant(_SEARCH, "kMostPolished", "gaps that are tried one by one at the end"),
+    Constant(_POLISH, "kMostPolished", "gaps that are tried one by one at the end"),
     Constant(_SEARCH, "kMostSegments", "parts of the forward half in a first plan"),
     Constant(_SEARCH, "kSplitRounds", "rounds in which gaps are divided"),
     Constant(_SEARCH, "kTriesToMend", "tries to cut a given plan to the capacity"),
@@ -210,6 +210,9 @@ CONSTANTS = (
     Constant(_POOL, "kPartPerRoom", "effort over what each room takes"),
     Constant(_POOL, "kPartPerRoomWithoutPlan", "the same while there is no plan"),
     Constant(_POOL, "kPartForEarly", "effort over what early runs take", effect=_HARD),
+    Constant(_POOL, "kSeedsNearBound", "seeds tried for a plan near the bound"),
+    Constant(_POOL, "kPartNearBound", "effort over what each of them takes"),
+    Constant(_POOL, "kPartToExchange", "that over what is left to exchange values"),
     Constant(_POOL, "kEffortAtAnyCost", "of a plan at any cost", effect=_REFUSED),
     Constant(
         _POOL,

@@ -111,6 +111,9 @@ class SearchPlanner {
         search_.SearchPacked();
       }
       Offer(search_.best());
+    } else if (goes_far && IsAboveBound() && graph_.num_ops() <= kMostOpsToCompare) {
+      search_.SearchNearBound();
+      Offer(search_.best());
     }
     OfferOnline();
     has_none_ = !best_;

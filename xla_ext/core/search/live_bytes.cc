@@ -15,7 +15,7 @@ constexpr int kHalvings = 5;
 // Where nothing packs yet, what is tried lies above such a part of the capacity.
 constexpr double kLeastPart = 0.9;
 // Packing that costs no more than such a part of the program's seconds is good enough.
-constexpr double kNegligible = 0.002;
+constexpr double kNegligible = 0.0002;
 
 // From the best plan known for it, or anew with early runs: the better of both.
 SearchResult SearchRoom(const Graph& graph, Bytes room, const SearchOptions& search,

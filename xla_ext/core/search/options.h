@@ -23,6 +23,9 @@ struct SearchOptions {
   // rather than a time: the same plan on every machine.
   int64_t effort = 10'000'000;
   Deadline deadline{std::nullopt};  // Ends it earlier.
+  // If given, such a part of the effort for improving a plan is left to exchange values
+  // that it makes again for cheaper ones that it keeps.
+  std::optional<int64_t> part_to_exchange;
   // How many values prices may ask for, and plans may read, while no plan keeps the
   // capacity. There may be none, and then plans are long, and dear to price.
   int64_t most_lookups = std::numeric_limits<int64_t>::max();

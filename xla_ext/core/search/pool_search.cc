@@ -28,6 +28,11 @@ constexpr Bytes kPartForPath = 8;
 constexpr Bytes kPartPerRoom = 16;
 constexpr Bytes kPartForEarly = 4;
 constexpr Bytes kPartPerRoomWithoutPlan = 12;
+// Where a plan is near the bound: other seeds, the part of the effort with each, and
+// what of that is for exchanging values.
+constexpr int kSeedsNearBound = 4;
+constexpr int64_t kPartNearBound = 4;
+constexpr int64_t kPartToExchange = 8;
 // Rooms that do not depend on the capacity: each so small a part above the one
 // below; so many of them, with such a part of the effort.
 constexpr Bytes kSharedRoomPart = 32;
@@ -100,6 +105,21 @@ void PoolSearch::SearchOtherSeeds(int num_seeds) {
     search.common.seed = NextSeed();
     plans_.Add(SearchDecisions(graph_, capacity_, search));
     plans_.Add(SearchEarlyDecisions(graph_, capacity_, search));
+  }
+  plans_.OfferKnown();
+}
+
+void PoolSearch::SearchNearBound() {
+  const SearchResult* start = plans_.Start(capacity_);
+  if (start == nullptr || start->peak_bytes > capacity_) return;
+  SearchOptions search = options_.WithPartOfEffort(kPartNearBound);
+  search.preferred_bytes = std::nullopt;
+  search.part_to_exchange = 1;
+  plans_.Add(SearchFrom(graph_, capacity_, search, *start));
+  search.part_to_exchange = kPartToExchange;
+  for (int i = 0; i < kSeedsNearBound && !options_.search.deadline.IsOver(); ++i) {
+    search.common.seed = NextSeed();
+    plans_.Add(SearchDecisions(graph_, capacity_, search));
   }
   plans_.OfferKnown();
 }

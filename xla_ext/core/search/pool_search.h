@@ -46,6 +46,10 @@ class PoolSearch {
   // fit.
   void SearchOtherSeeds(int num_seeds);
 
+  // From the best known and from a few other seeds, with a part of the effort and an
+  // exchange of values at the end, if the live bytes of any plan so far fit.
+  void SearchNearBound();
+
   // With less room for live bytes, as much of it as still packs.
   void SearchLive();
 

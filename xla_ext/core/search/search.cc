@@ -1,13 +1,14 @@
 #include "core/search/search.h"
 
 #include <algorithm>
-#include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "core/search/checkpoints.h"
 #include "core/search/fills.h"
 #include "core/search/plan.h"
+#include "core/search/polish.h"
 #include "core/search/random_choice.h"
 #include "core/search/repair.h"
 #include "core/search/ruin.h"
@@ -16,17 +17,12 @@
 namespace coop {
 namespace {
 
-// How far, relatively, a repair may be worse than the plan it starts from: what it drops
-// may pay only once others are kept, in the room that makes or for what is made again.
-constexpr double kMostWorse = 1.5;
-// The same of a plan that begins anew.
+// How far, relatively, the repair of a plan that begins anew may be worse.
 constexpr double kMostWorseAnew = 3;
 // Attempts without success after which the search goes back to the best.
 constexpr int64_t kMostStale = 300;
 // Plans that half of the effort for improving is shared among.
 constexpr int64_t kMostStarts = 8;
-// The most gaps that a plan is polished by keeping, one after the other.
-constexpr int kMostPolished = 200;
 // The most parts that the way forward is cut into by a plan to start from.
 constexpr int64_t kMostSegments = 256;
 // How often a plan that is given is cut down to the capacity.
@@ -48,6 +44,7 @@ class Search {
         gaps_(gaps),
         capacity_(capacity),
         accepts_(options.accepts),
+        part_to_exchange_(options.part_to_exchange),
         random_(options.common.seed),
         repairer_(graph, gaps, capacity, options, random_),
         ruiner_(graph, gaps, repairer_, random_) {}
@@ -181,11 +178,23 @@ class Search {
   // From `present`, until no more than so much effort is left.
   void Improve(SearchPlan present, int64_t effort_at_end) {
     SearchPlan best = present;
+    int64_t effort_to_exchange = 0;
+    if (part_to_exchange_) {
+      effort_to_exchange =
+          (repairer_.effort() - effort_at_end) / *part_to_exchange_;
+    }
+    ImproveByChance(present, best, effort_at_end + effort_to_exchange);
+    if (part_to_exchange_) Exchange(repairer_, best, effort_at_end);
+    if (best.IsBetterThan(best_)) best_ = std::move(best);
+  }
+
+  // Undoes and repairs parts of `present` at random; the same.
+  void ImproveByChance(SearchPlan& present, SearchPlan& best, int64_t effort_at_end) {
     const int64_t effort_at_start =
         std::max(repairer_.effort(), effort_at_end + 1);
     int64_t num_stale = 0;
     int64_t num_returns = 0;
-    Polish(present);
+    Polish(repairer_, present);
     if (present.IsBetterThan(best)) best = present;
     while (repairer_.effort() > effort_at_end && best.recompute_seconds > 0) {
       const double temperature =
@@ -201,7 +210,7 @@ class Search {
       }
       repairer_.FillUp(plan, 0.5);
       if (plan.recompute_seconds < present.recompute_seconds) {
-        Polish(plan);
+        Polish(repairer_, plan);
         num_stale = 0;
       }
       if (plan.recompute_seconds <= limit) present = std::move(plan);
@@ -212,7 +221,6 @@ class Search {
         num_stale = 0;
       }
     }
-    if (best.IsBetterThan(best_)) best_ = std::move(best);
   }
 
   // From a plan that has little in common with `present`, if that ends in one.
@@ -257,7 +265,7 @@ class Search {
     repairer_.Reserve({});
     if (!repairer_.Evaluate(plan)) return;
     int64_t num_tries = 0;
-    for (const Fill& fill : DearestFirst(plan)) {
+    for (const Fill& fill : DearestFirst(repairer_, plan)) {
       SearchPlan kept = plan;
       repairer_.Keep(kept, fill);
       if (!repairer_.Evaluate(kept, plan.recompute_seconds)) continue;
@@ -267,14 +275,6 @@ class Search {
     }
   }
 
-  // What the plan recomputes, which was evaluated last.
-  [[nodiscard]] std::vector<Fill> DearestFirst(const SearchPlan& plan) {
-    const auto found = repairer_.Recomputed(plan);
-    std::vector<Fill> order(found.begin(), found.end());
-    std::ranges::stable_sort(order, std::greater<>{}, &Fill::seconds);
-    return order;
-  }
-
   bool Accepts(const SearchPlan& plan) {
     int64_t effort = 0;
     const bool accepts = accepts_(gaps_, plan.decisions, effort);
@@ -282,25 +282,11 @@ class Search {
     return accepts;
   }
 
-  // Takes back, dearest first, every decision that the capacity does not need.
-  void Polish(SearchPlan& plan) {
-    if (!repairer_.Evaluate(plan)) return;
-    int64_t num_tries = 0;
-    for (const Fill& fill : DearestFirst(plan)) {
-      if (repairer_.effort() <= 0 || ++num_tries > kMostPolished) return;
-      SearchPlan kept = plan;
-      repairer_.Keep(kept, fill);
-      if (repairer_.Evaluate(kept, plan.recompute_seconds) &&
-          kept.IsBetterThan(plan)) {
-        plan = std::move(kept);
-      }
-    }
-  }
-
   const Graph& graph_;
   const GapTable& gaps_;
   const Bytes capacity_;
   const decltype(SearchOptions::accepts)& accepts_;
+  const std::optional<int64_t> part_to_exchange_;
   RandomChoice random_;
   Repairer repairer_;
   Ruiner ruiner_;
