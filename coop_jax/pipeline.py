@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coop_jax.arena.layout import ArenaPlan
-from coop_jax.base.budget import format_bytes, resolve_budget
+from coop_jax.base.budget import format_bytes, is_below_as_written, resolve_budget
 from coop_jax.compile.as_written import (
     AsWritten,
     compile_both,
@@ -114,7 +114,7 @@ def fit_step(
         InfeasibleBudgetError: if no plan fits.
     """
     subject = Subject.of(traced, planner, placing)
-    as_written = unmodified or compile_both(traced)
+    as_written = unmodified or _as_written(traced, budget)
     device, total_bytes = traced.device(), as_written.total_bytes
     budget_bytes = resolve_budget(budget, total_bytes, device, caller)
     log(
@@ -130,7 +130,10 @@ def fit_step(
             total_flops,
             traced.num_devices(),
         )
-        fitted = FittedStep(as_written.compiled, traced.jitted, plan)
+        compiled = as_written.compiled
+        if not as_written.runs:
+            compiled = traced.compile_lowered(traced.lower_as_written())
+        fitted = FittedStep(compiled, traced.jitted, plan)
         return saveable(fitted, Recipe(subject))
     works_bytes = None if as_written.compiled is None else total_bytes
     tagged = as_written.tagged
@@ -175,6 +178,14 @@ def fit_step(
     fitted = dataclasses.replace(fitted, exchange_log=placing.exchange_log)
     recipe = Recipe(subject, smallest, found.candidate, line.inside)
     return saveable(fitted, recipe)
+
+
+def _as_written(traced: TracedStep, budget: int | str) -> AsWritten:
+    """The step as written, compiled to run only if it may keep the budget."""
+    fixed_bytes = 0  # Of several devices each has a part.
+    if traced.num_devices() == 1:
+        fixed_bytes = predicted_fixed_bytes(traced.program)
+    return compile_both(traced, to_run=not is_below_as_written(budget, fixed_bytes))
 
 
 def _inside_readers(
@@ -288,6 +299,7 @@ def loop_search_of(
         log,
         lambda compiled: executable_seconds(compiled, target, kernels),
         looks_before_ends=not in_few_compilations,
+        read_program=traced.compile_to_read if traced.backend.reading_options else None,
     )
     return None if search.is_empty else search
 

@@ -84,6 +84,21 @@ def resolve_budget(
     return math.floor(amount * _UNITS[unit])
 
 
+def is_below_as_written(budget: int | str, least_bytes: int) -> bool:
+    """Whether a checked budget is less than a step needs as written, which is not compiled
+    yet.
+
+    Arguments:
+        least_bytes: bytes that the step needs at least.
+    """
+    if isinstance(budget, int):
+        return budget < least_bytes
+    if budget == "device":
+        return False
+    amount, unit = _parse(budget, budget_of("remat_train_step"))
+    return amount < 100 if unit == "%" else amount * _UNITS[unit] < least_bytes
+
+
 def _parse(budget: str, argument: str) -> tuple[float, str]:
     match = _PATTERN.fullmatch(budget)
     if match is None or (match[2] != "%" and match[2].lower() not in _UNITS):

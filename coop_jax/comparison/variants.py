@@ -95,7 +95,7 @@ class Versions:
         return saved_names(self._jitted(unwrapped).trace(*self._args).jaxpr)
 
     def unmodified(self) -> Row:
-        compiled, measured_bytes, _ = self._compiled_both
+        compiled, measured_bytes, *_ = self._compiled_both
         return Row(
             name="unmodified",
             kind="unmodified",

@@ -27,27 +27,43 @@ class AsWritten(NamedTuple):
             buffer assignment shows the stored values; None as `compiled`. The two differ:
             inlining dissolves the user's `jax.checkpoint`s, and merging equal broadcasts
             early already saves memory.
+        runs: whether `compiled` may run; else it was compiled to be read.
     """
 
     compiled: Any
     total_bytes: int
     tagged: Any
+    runs: bool = True
 
 
-def compile_both(traced: TracedStep) -> AsWritten:
-    """The step as written and its tagged flat program, compiled side by side."""
+def compile_both(traced: TracedStep, *, to_run: bool = True) -> AsWritten:
+    """The step as written and its tagged flat program, compiled side by side.
+
+    Arguments:
+        to_run: whether the step as written may be what is asked for; else it is compiled
+            for its figure alone, in less time.
+    """
+    options = {} if to_run else dict(traced.backend.reading_options)
     lowered = traced.lower_as_written()
     tagged = traced.lower(tag(traced.program))
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         future = pool.submit(_compile_tagged, traced, tagged)
-        compiled, total_bytes = compile_measured(lambda: traced.compile_lowered(lowered))
-        return AsWritten(compiled, total_bytes, future.result())
+        compiled, total_bytes = compile_measured(
+            lambda: traced.compile_lowered(lowered, options)
+        )
+        return AsWritten(compiled, total_bytes, future.result(), not options)
 
 
 def compile_tagged(traced: TracedStep) -> Any:
     """The flat program with the number of every equation as a name scope, compiled; None
     where XLA refuses."""
     return _compile_tagged(traced, traced.lower(tag(traced.program)))
+
+
+def compile_tagged_once(traced: TracedStep) -> Any:
+    """`compile_tagged` of a body, which may be in several plans of one step."""
+    lowered = traced.lower(tag(traced.program))
+    return traced.read_once(lowered, lambda: _compile_tagged(traced, lowered))
 
 
 def _compile_tagged(traced: TracedStep, lowered: Any) -> Any:

@@ -12,7 +12,7 @@ import dataclasses
 import jax
 
 from coop_jax.base import _compat
-from coop_jax.compile.as_written import compile_tagged
+from coop_jax.compile.as_written import compile_tagged_once
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.graph.stored_values import StoredValues, from_rules
 from coop_jax.trace.program import Program
@@ -28,7 +28,7 @@ def stored_of_body(traced: TracedStep, body: Program) -> StoredValues:
     """The values that XLA stores of a body in a step; those of rules where XLA refuses to
     compile it."""
     step = _as_step(traced, body)
-    tagged = compile_tagged(step)
+    tagged = compile_tagged_once(step)
     if tagged is None:
         return from_rules(body)
     return traced.backend.stored_values(body, tagged)
@@ -46,4 +46,9 @@ def _as_step(traced: TracedStep, body: Program) -> TracedStep:
     run = _compat.jaxpr_as_fun(body.to_jaxpr())
     options = {"compiler_options": traced.jit_options.get("compiler_options")}
     step = TracedStep.trace(lambda *values: run(*values), options, inputs, {})
-    return dataclasses.replace(step, program=body, _compilations=traced._compilations)
+    return dataclasses.replace(
+        step,
+        program=body,
+        _compilations=traced._compilations,
+        _read_bodies=traced._read_bodies,
+    )

@@ -56,6 +56,8 @@ class TracedStep:
     )
     # One item for each compilation; shared by the steps that replace one another.
     _compilations: list[None] = dataclasses.field(default_factory=list, repr=False)
+    # By text with names: what was compiled to be read of bodies; shared in the same way.
+    _read_bodies: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     @staticmethod
     def trace(
@@ -183,11 +185,25 @@ class TracedStep:
             return self.carrying(program)
         return self.compile_lowered(self.lower(program))
 
+    def compile_to_read(self, program: Program) -> Any:
+        """The executable of a program, to be read and never run: its bytes and its
+        instructions are those of `compile`."""
+        reading_options = dict(self.backend.reading_options)
+        return self.compile_lowered(self.lower(program), reading_options)
+
     def compile_afresh(self, lowered: Any) -> Any:
         """The executable of a lowering, to be read and never run; compiled without JAX's
         compilation cache: an executable from there need not carry the buffer assignment."""
         with _compat.compiled_afresh(lowered):
             return self.compile_lowered(lowered, dict(self.backend.reading_options))
+
+    def read_once(self, lowered: Any, compile_it: Callable[[], Any]) -> Any:
+        """The result of `compile_it` for this lowering; for another with the same text and
+        names, like that of the same body in two plans, the first result again."""
+        text = lowered.as_text()  # With `_digest_of_names`.
+        if text not in self._read_bodies:
+            self._read_bodies[text] = compile_it()
+        return self._read_bodies[text]
 
     def readable(self, program: Program, compiled: Any) -> Any:
         """The compiled program, or one of the same program compiled again if the first

@@ -41,6 +41,7 @@ class PlannedLoops:
         total_bytes: XLA's figure.
         seconds_of: returns the seconds of an executable's instructions, None where they
             are not known.
+        runs: whether the executable may run; else it was compiled to be read.
     """
 
     loops: LoopsOfProgram
@@ -49,6 +50,7 @@ class PlannedLoops:
     compiled: Any
     total_bytes: int
     seconds_of: Callable[[Any], float | None]
+    runs: bool = True
 
     @property
     def program(self) -> Program:
@@ -79,6 +81,8 @@ class LoopSearch:
             are not known.
         looks_before_ends: whether the smallest plan is looked for before the end of
             stretches of bodies, too.
+        read_program: compiles a program to be read, in less time; None where that takes as
+            long. So are plans compiled that are expected to exceed the budget.
     """
 
     def __init__(
@@ -93,12 +97,15 @@ class LoopSearch:
         seconds_of: Callable[[Any], float | None],
         *,
         looks_before_ends: bool = True,
+        read_program: Callable[[Program], Any] | None = None,
     ) -> None:
         self._seconds_of = seconds_of
         self._looks_before_ends = looks_before_ends
         self._unmodified_bytes = unmodified_bytes
         self._num_devices = num_devices
         self._compile_program = compile_program
+        self._read_program = read_program
+        self._num_compiled_again = 0
         self._log = log
         # By number of the stretch and saved bytes, in the order of the path.
         self._measured: dict[tuple[int, int], PlannedLoops] = {}
@@ -111,7 +118,7 @@ class LoopSearch:
 
     @property
     def num_compilations(self) -> int:
-        return len(self._measured)
+        return len(self._measured) + self._num_compiled_again
 
     @property
     def is_empty(self) -> bool:
@@ -127,9 +134,10 @@ class LoopSearch:
             if found is not None and self._num_devices > 1:
                 found = self._or_alike(found, budget_bytes, number)
             if found is not None:
-                return found
+                return self._that_runs(found, budget_bytes)
         self.smallest()
-        return self._fastest_that_keeps(budget_bytes)
+        found = self._fastest_that_keeps(budget_bytes)
+        return None if found is None else self._that_runs(found, budget_bytes)
 
     def smallest(self) -> PlannedLoops:
         """The plan with the fewest bytes by XLA: of the last of all stretches that no other
@@ -181,6 +189,19 @@ class LoopSearch:
             fitting.sort(key=lambda key: self._measured[key].executable_seconds)
         return self._measured[fitting[0]] if fitting else None
 
+    def _that_runs(self, found: PlannedLoops, budget_bytes: int) -> PlannedLoops | None:
+        """The plan, compiled again if it was compiled to be read; the best of all if it
+        does not keep the budget then."""
+        if found.runs:
+            return found
+        again = self._compiled(
+            *(found.loops, found.saved_bytes, found.predicted_bytes), to_run=True
+        )
+        self._num_compiled_again += 1
+        key = next(key for key, measured in self._measured.items() if measured is found)
+        self._measured[key] = again
+        return again if again.keeps(budget_bytes) else self.best(budget_bytes)
+
     def _search(self, budget_bytes: int, number: int) -> None:
         """Compiles plans of a stretch, until one uses a budget well or no place is left;
         the last plan if no other keeps the budget."""
@@ -196,7 +217,7 @@ class LoopSearch:
                     at = _between(too_large, small_enough, budget_bytes)
                     at = max(low, min(high, at))
             num_compilations = self.num_compilations
-            measured = self._measure(number, at)
+            measured = self._measure(number, at, budget_bytes)
             is_new = self.num_compilations > num_compilations
             if not is_new and stretch.bodies is None:
                 break  # The path has no other plan in between.
@@ -217,7 +238,7 @@ class LoopSearch:
             if low > high:
                 break
         if self._fastest_that_keeps(budget_bytes) is None:
-            self._measure(number, stretch.high)
+            self._measure(number, stretch.high, budget_bytes)
 
     def _or_alike(
         self, found: PlannedLoops, budget_bytes: int, number: int
@@ -233,7 +254,7 @@ class LoopSearch:
             at = stretch.base_bytes
             at += stretch.menu.next_corner(found.saved_bytes - stretch.base_bytes)
             if found.saved_bytes < at <= stretch.high:
-                self._measure(number, at)
+                self._measure(number, at, budget_bytes)
         return self._fastest_that_keeps(budget_bytes) or found
 
     def _aim(self, budget_bytes: int, low: int, high: int) -> int:
@@ -241,23 +262,35 @@ class LoopSearch:
         saved_bytes = (self._rest_bytes - budget_bytes) * self._num_devices
         return max(low, min(high, saved_bytes))
 
-    def _measure(self, number: int, at: int) -> PlannedLoops:
+    def _measure(self, number: int, at: int, budget_bytes: int = 0) -> PlannedLoops:
+        """The plan at a place of a stretch, compiled: to run, if it is expected to keep a
+        budget."""
         loops, saved_bytes = self._stretches[number].plan(at)
         key = number, saved_bytes
         if key not in self._measured:
             predicted_bytes = self._rest_bytes - saved_bytes // self._num_devices
-            compiled, total_bytes = compile_measured(
-                lambda: self._compile_program(loops.program)
-            )
-            self._log(
-                f"compilation of loops {len(self._measured) + 1}: predicted "
-                f"{format_bytes(predicted_bytes)}, XLA says {format_bytes(total_bytes)}"
-            )
-            self._measured[key] = PlannedLoops(
+            self._measured[key] = self._compiled(
                 *(loops, saved_bytes, predicted_bytes),
-                *(compiled, total_bytes, self._seconds_of),
+                to_run=self._read_program is None or predicted_bytes <= budget_bytes,
             )
         return self._measured[key]
+
+    def _compiled(
+        self, loops: LoopsOfProgram, saved_bytes: int, predicted_bytes: int, *, to_run: bool
+    ) -> PlannedLoops:
+        compile_program = self._compile_program
+        if not to_run:
+            assert self._read_program is not None, "without it all are compiled to run"
+            compile_program = self._read_program
+        compiled, total_bytes = compile_measured(lambda: compile_program(loops.program))
+        self._log(
+            f"compilation of loops {self.num_compilations + 1}: predicted "
+            f"{format_bytes(predicted_bytes)}, XLA says {format_bytes(total_bytes)}"
+        )
+        return PlannedLoops(
+            *(loops, saved_bytes, predicted_bytes),
+            *(compiled, total_bytes, self._seconds_of, to_run),
+        )
 
 
 def _least(measured: PlannedLoops) -> tuple[bool, int]:

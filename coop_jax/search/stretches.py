@@ -64,13 +64,20 @@ class Stretch:
     base_bytes: int
     menu: Menu | None = None
     bodies: TightBodies | None = None
+    # By number of saved bytes: to plan bodies takes longer than to compile them.
+    _plans: dict[int, tuple[LoopsOfProgram, int]] = dataclasses.field(default_factory=dict)
 
     def goes_on_from(self, other: Stretch) -> bool:
         """Whether it plans more of the loops of the last plan of the one before it."""
         return len(self.base.levels) > len(other.base.levels)
 
     def plan(self, at: int) -> tuple[LoopsOfProgram, int]:
-        """The plan at a number of saved bytes, and the bytes that it saves."""
+        """The plan at a number of saved bytes, and the bytes that it saves; made once."""
+        if at not in self._plans:
+            self._plans[at] = self._planned(at)
+        return self._plans[at]
+
+    def _planned(self, at: int) -> tuple[LoopsOfProgram, int]:
         wanted = at - self.base_bytes
         if self.menu is not None:
             pairs = tuple(self.menu.saving(wanted))

@@ -99,12 +99,15 @@ class TightBodies:
         self._program = program
         planning = _Planning(target, options, realize, stored_of)
         by_rules = dataclasses.replace(planning, stored_of=from_rules)
-        self._loops = {
-            index: _Equation(eqn, (index,), 1, planning)
-            for index, eqn in enumerate(program.eqns)
-            if may_be_tight(eqn)
-            and is_worth(_Equation(eqn, (index,), 1, by_rules).pool_bytes)
-        }
+        self._loops: dict[int, _Equation] = {}
+        for index, eqn in enumerate(program.eqns):
+            if not may_be_tight(eqn):
+                continue
+            equation = _Equation(eqn, (index,), 1, by_rules)
+            if is_worth(equation.pool_bytes):
+                if stored_of is not from_rules:
+                    equation = _Equation(eqn, (index,), 1, planning)
+                self._loops[index] = equation
 
     @functools.cached_property
     def largest_pool_bytes(self) -> int:
@@ -218,6 +221,8 @@ class _Body:
     ) -> None:
         self._program, self._named, self._path = program, named, path
         self._num_runs, self._planning = num_runs, planning
+        self._tightened: dict[int, tuple[Program, list[TightBody], int]] = {}
+        self._graphs_as_it_is: dict[tuple[int, ...], list[StepGraph]] = {}
         self._inner = {
             index: _Equation(inner, (*path, index), num_runs, planning, named)
             for index, inner in enumerate(program.eqns)
@@ -239,15 +244,23 @@ class _Body:
 
     def tightened(self, excess_bytes: int) -> tuple[Program, list[TightBody], int]:
         """The body with a pool that is smaller by so many bytes, or as small as it can be;
-        returns as `_Equation.tightened`."""
+        returns as `_Equation.tightened`. Made once: other bodies of the program may differ
+        between two of its plans."""
         if not excess_bytes:
             return self._program, [], self.pool_bytes
+        if excess_bytes not in self._tightened:
+            self._tightened[excess_bytes] = self._planned(excess_bytes)
+        return self._tightened[excess_bytes]
+
+    def _planned(self, excess_bytes: int) -> tuple[Program, list[TightBody], int]:
         planning = self._planning
         eqns, planned, scratch = list(self._program.eqns), [], {}
         for index, inner in self._inner.items():
             eqns[index], more, scratch[index] = inner.tightened(excess_bytes)
             planned += more
-        program = dataclasses.replace(self._program, eqns=tuple(eqns))
+        program = self._program
+        if self._inner:
+            program = dataclasses.replace(program, eqns=tuple(eqns))
         graphs = self._graphs(program, scratch)
         room = max(self.pool_bytes - excess_bytes, self.smallest_bytes)
         as_it_is = planning.least_unconstrained(graphs)
@@ -264,6 +277,15 @@ class _Body:
         return made.program, planned, schedule.statistics.max_live_bytes
 
     def _graphs(self, program: Program, scratch: dict[int, int]) -> list[StepGraph]:
+        """The graphs of the body, or of one that differs from it in its inner bodies."""
+        if program is not self._program:
+            return self._new_graphs(program, scratch)
+        key = tuple(scratch.values())
+        if key not in self._graphs_as_it_is:
+            self._graphs_as_it_is[key] = self._new_graphs(program, scratch)
+        return self._graphs_as_it_is[key]
+
+    def _new_graphs(self, program: Program, scratch: dict[int, int]) -> list[StepGraph]:
         workspace_bytes = self._stored.workspace_bytes | scratch
         stored = dataclasses.replace(self._stored, workspace_bytes=workspace_bytes)
         return graphs_of(program, stored, self._planning.target, self._planning.options)

@@ -238,6 +238,14 @@ def test_loops_with_smaller_pools_stay_as_they_are():
     assert sum(changed) == 1
 
 
+def test_a_plan_of_bodies_is_made_once():
+    """To plan a body takes longer than to compile it."""
+    _, bodies = tight_bodies(trained, *arguments())
+    first, second = (bodies.saving(bodies.most_saved_bytes)[1] for _ in range(2))
+    assert first
+    assert all(a.schedule is b.schedule for a, b in zip(first, second, strict=True))
+
+
 def test_steps_without_loops_have_no_bodies():
     _, bodies = tight_bodies(sgd, arguments()[0], arguments()[1][0])
     assert bodies.largest_pool_bytes == bodies.most_saved_bytes == 0
