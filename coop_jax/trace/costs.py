@@ -135,12 +135,31 @@ def seconds_again(eqn: Any, target: Target) -> float:
     """Modelled time of an equation that runs where its results are read.
 
     Elementwise work is fused into its readers: it takes the time of its arithmetic alone.
+    What an iteration of a loop reads is read in each: weights, and what it carries. Of a
+    `while_loop` one iteration counts, without the test of its end; of a `cond` its most
+    expensive branch.
     """
     if is_fusible(eqn):
         return seconds([eqn], 0, 0, target)
+    name, params = eqn.primitive.name, eqn.params
+    if name == "scan":
+        return params["length"] * _body_seconds(params["jaxpr"], target)
+    if name == "while":
+        return _body_seconds(params["body_jaxpr"], target)
+    if name == "cond":
+        return max(_body_seconds(branch, target) for branch in params["branches"])
     read = sum(aval_bytes(v.aval) for v in reads(eqn))
     written = sum(aval_bytes(v.aval) for v in eqn.outvars)
     return seconds([eqn], read, written, target)
+
+
+def _body_seconds(jaxpr: Any, target: Target) -> float:
+    """Modelled time of a body: the longer of its equations and of the traffic of what it is
+    given and returns."""
+    body, _ = _compat.open_jaxpr(jaxpr)
+    passed_bytes = sum(aval_bytes(v.aval) for v in [*body.invars, *body.outvars])
+    again = math.fsum(seconds_again(eqn, target) for eqn in body.eqns)
+    return max(again, passed_bytes / target.bytes_per_second)
 
 
 def _elements(values: Iterable[Any]) -> int:

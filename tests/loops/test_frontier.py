@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import pytest
 from core.bodies import Body
 from oracles.retention import corners
+from scanned_steps import stacked_recurrent
 
+from coop_jax.base import _compat
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.loops.frontier import frontier
 from coop_jax.loops.iteration import Iteration
@@ -94,3 +96,37 @@ def test_the_frontier_is_that_of_all_choices(first):
                 assert retained.recompute_seconds == pytest.approx(again, rel=1e-12)
     assert len(numbers) > 4
     assert sum(number > 1 for number in numbers) > 1
+
+
+def test_an_inner_loop_that_runs_again_reads_its_weights_in_every_iteration():
+    """A gated layer over time: its weights are many times what an iteration stacks."""
+    step, args = stacked_recurrent(length=64)
+    program = TracedStep.trace(step, {}, args, {}).program
+    [pair] = find_pairs(program)
+    iteration = Iteration.of(pair, program.invars, TARGET)
+    first, *_, last = frontier(iteration, TARGET)
+    names = [[eqn.primitive.name for eqn in each.recomputed] for each in (first, last)]
+    assert "scan" not in names[0]
+    assert "scan" in names[1]
+    [loop] = [eqn for eqn in last.recomputed if eqn.primitive.name == "scan"]
+    body, _ = _compat.open_jaxpr(loop.params["jaxpr"])
+    read = sum(aval_bytes(v.aval) for v in body.invars)
+    assert seconds_again(loop, TARGET) >= 64 * read / TARGET.bytes_per_second
+
+
+@pytest.mark.parametrize("length", [2, 20])
+def test_seconds_of_a_loop_are_those_of_its_iterations(length):
+    def product(x):
+        return jnp.tanh(x @ x)
+
+    def seconds_of(fn):
+        jaxpr = jax.make_jaxpr(fn)(jnp.ones((64, 64))).jaxpr
+        return sum(seconds_again(eqn, TARGET) for eqn in jaxpr.eqns)
+
+    once = seconds_of(product)
+    looped = seconds_of(lambda x: jax.lax.fori_loop(0, length, lambda _, x: product(x), x))
+    assert looped == pytest.approx(length * once, rel=0.01)
+    branched = seconds_of(lambda x: jax.lax.cond(x[0, 0] > 0, product, lambda x: x, x))
+    assert branched == pytest.approx(once, rel=0.01)
+    until = seconds_of(lambda x: jax.lax.while_loop(lambda x: x[0, 0] > 0, product, x))
+    assert until == pytest.approx(once, rel=0.01)
