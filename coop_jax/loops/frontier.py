@@ -23,7 +23,7 @@ import numpy as np
 from coop_jax import _ext
 from coop_jax.loops.iteration import Iteration
 from coop_jax.targets import Target
-from coop_jax.trace.costs import aval_bytes, seconds_again
+from coop_jax.trace.costs import aval_bytes, seconds_in_loop
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import may_run_again
 
@@ -60,7 +60,7 @@ def frontier(iteration: Iteration, target: Target) -> list[Retained]:
     values = list(value_bytes)
     number = {v: i for i, v in enumerate(values)}
     operands = [[number[v] for v in reads(eqn)] for eqn in forward]
-    seconds = [seconds_again(eqn, target) for eqn in forward]
+    seconds = [seconds_in_loop(eqn, target) for eqn in forward]
     corners = _ext.retention_frontier(
         value_bytes=_int64(value_bytes.values()),
         value_maker=_int64(maker.get(v, -1) for v in values),
@@ -91,7 +91,7 @@ def retained_of(
     values = frozenset(kept)
     kept_bytes = sum(value_bytes[v] for v in values)
     eqns = tuple(iteration.forward[i] for i in recomputed)
-    again = math.fsum(seconds_again(eqn, target) for eqn in eqns)
+    again = math.fsum(seconds_in_loop(eqn, target) for eqn in eqns)
     return Retained(
         values=values,
         kept_bytes=kept_bytes,

@@ -15,7 +15,7 @@ from typing import Any
 from coop_jax.base._compat import DropVar, Literal
 from coop_jax.loops.pairs import LoopPair
 from coop_jax.targets import Target
-from coop_jax.trace.costs import aval_bytes, seconds_again
+from coop_jax.trace.costs import aval_bytes, seconds_in_loop
 from coop_jax.trace.cse import merge_equal
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import may_run_again
@@ -79,7 +79,7 @@ class Iteration:
             tuple(results[:num_results]),
             tuple(results[num_results:]),
             _bytes_if_kept(pair, set(outlive)),
-            sum(seconds_again(eqn, target) for eqn in forward.eqns),
+            sum(seconds_in_loop(eqn, target) for eqn in forward.eqns),
         )
 
     @property

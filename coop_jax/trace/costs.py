@@ -34,6 +34,7 @@ _MOVES = frozenset(
     "sharding_constraint split stack unstack".split()
 )
 TRANSCENDENTAL_OPERATIONS = 10
+_RANDOM_BITS = frozenset(("random_bits", "threefry2x32"))
 RANDOM_BITS_OPERATIONS = 100  # threefry2x32: 20 rounds of about 5 operations a word
 
 
@@ -103,7 +104,7 @@ def flops(eqn: Any) -> int:
     nested = [p for p in params.values() if _compat.is_jaxpr(p)]
     if nested and not name.startswith(("reduce", "scatter", "arg", "sort")):
         return sum(map(_body_flops, nested))
-    if name in ("random_bits", "threefry2x32"):
+    if name in _RANDOM_BITS:
         return RANDOM_BITS_OPERATIONS * _elements(eqn.outvars)
     if name in _TRANSCENDENTAL:
         return TRANSCENDENTAL_OPERATIONS * _elements(eqn.outvars)
@@ -153,12 +154,24 @@ def seconds_again(eqn: Any, target: Target) -> float:
     return seconds([eqn], read, written, target)
 
 
+def seconds_in_loop(eqn: Any, target: Target) -> float:
+    """`seconds_again` of an equation in the body of a loop.
+
+    Random bits are no product: they take the rate of vectors, as in the price of an
+    executable (`xla.executable_seconds`). At that of matrices a mask of a dropout was made
+    again, where to keep it takes a byte for each element.
+    """
+    if eqn.primitive.name in _RANDOM_BITS:
+        return flops(eqn) / target.vector_rate
+    return seconds_again(eqn, target)
+
+
 def _body_seconds(jaxpr: Any, target: Target) -> float:
     """Modelled time of a body: the longer of its equations and of the traffic of what it is
     given and returns."""
     body, _ = _compat.open_jaxpr(jaxpr)
     passed_bytes = sum(aval_bytes(v.aval) for v in [*body.invars, *body.outvars])
-    again = math.fsum(seconds_again(eqn, target) for eqn in body.eqns)
+    again = math.fsum(seconds_in_loop(eqn, target) for eqn in body.eqns)
     return max(again, passed_bytes / target.bytes_per_second)
 
 
