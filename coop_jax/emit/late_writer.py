@@ -26,6 +26,7 @@ from coop_jax.emit.rewrite import RECOMPUTE_SCOPE
 from coop_jax.emit.segments import can_pass
 from coop_jax.trace.costs import is_fusible
 from coop_jax.trace.program import Program, reads, writes
+from coop_jax.trace.ties import behind_selections, ties
 
 
 class LateWriter:
@@ -62,6 +63,7 @@ class LateWriter:
         self._late: set[Any] = set()
         self._maker = {v: i for i in again for v in writes(program.eqns[i])}
         self._layers = layers
+        self._tied = ties(program.eqns)
         self._made_again: defaultdict[int, list[Any]] = defaultdict(list)  # By layer.
         for v, index in self._maker.items():
             self._made_again[bisect.bisect_left(layers, index)].append(v)
@@ -77,7 +79,12 @@ class LateWriter:
             self._make_again(maker)
         # Of what is kept one version is read from here on, by both computations.
         kept = self._fenced if self._layers else {}
-        self.eqns.append(_on(eqn, ChainMap(self._version, kept)))
+        present = ChainMap(self._version, kept)
+        selecting = self._selecting(index)
+        if any(v in present for e in selecting for v in reads(e)):
+            *selecting, eqn = selecting
+            self.eqns += (_on(e, present) for e in selecting)
+        self.eqns.append(_on(eqn, present))
         self._late.update(writes(eqn))
         if self._way_back is not None:
             self._way_back.advance(eqn)
@@ -119,7 +126,9 @@ class LateWriter:
         self._fenced.update(zip(new, after, strict=False))
 
     def _make_again(self, index: int) -> None:
-        eqn = _on(self._program.eqns[index], ChainMap(self._fenced, self._version))
+        present = ChainMap(self._fenced, self._version)
+        *selecting, eqn = (_on(eqn, present) for eqn in self._selecting(index))
+        self.eqns += selecting
         results = [_compat.new_var(v.aval) for v in eqn.outvars]
         made = writes(self._program.eqns[index])
         old = self._program.eqns[index].outvars
@@ -132,6 +141,13 @@ class LateWriter:
         self.eqns.append(
             _compat.with_name_scope(eqn.replace(outvars=results), RECOMPUTE_SCOPE)
         )
+
+    def _selecting(self, index: int) -> list[Any]:
+        """An equation; before it, if it compares, what selects what it compares with."""
+        eqns = self._program.eqns
+        if index not in self._tied:
+            return [eqns[index]]
+        return behind_selections(eqns, index, self._tied[index])
 
 
 class _WayBack:

@@ -7,7 +7,7 @@ version of each stored value; the live range of an unstored value is inside one 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from coop_jax.emit.segments import Segment
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.decoded import Execution
 from coop_jax.trace.cse import literal_key
-from coop_jax.trace.program import Program, is_zero, reads
+from coop_jax.trace.program import Program, is_zero, reads, writes
 
 RECOMPUTE_SCOPE = "recompute"
 EXECUTION_SCOPE = "execution"
@@ -147,9 +147,10 @@ class Writer:
                 self.eqns.append(after_equation(self.version[old], later, others))
                 self.version[old] = later
         for index in operation.equations[:-1]:
-            # Shared with another operation of this segment that already evaluated it.
-            outvars = self.graph.program.eqns[index].outvars
-            if not all(v in self._local for v in outvars if not isinstance(v, DropVar)):
+            # Shared with another operation of this segment that already evaluated it, but
+            # for what may be of other versions of its operands.
+            outvars = writes(self.graph.program.eqns[index])
+            if not all(v in self._local for v in outvars) or operation.again:
                 self._local.update(self._write(index, execution))
         made = self._write(operation.anchor, execution)
         for tensor in execution.makes:
@@ -163,14 +164,15 @@ class Writer:
     def _write(self, index: int, execution: Execution) -> dict[Any, Any]:
         """Write one equation of present values; returns its results by variable."""
         eqn = self.graph.program.eqns[index]
-        self._widen(eqn)
+        again = self.graph.operations[execution.operation].again
+        self._widen((v for v in reads(eqn) if v not in again), eqn)
         renamed = {
             v: _compat.new_var(v.aval) for v in eqn.outvars if not isinstance(v, DropVar)
         }
         passed = self._passes_scalars(execution.operation, index)
         scalars = self._scalars if passed else {}
         eqn = eqn.replace(
-            invars=[self._read(v, scalars) for v in eqn.invars],
+            invars=[self._read(v, scalars, again) for v in eqn.invars],
             outvars=[renamed.get(v, v) for v in eqn.outvars],
         )
         scope = f"{EXECUTION_SCOPE}{self._num_executed}"
@@ -180,11 +182,11 @@ class Writer:
         self.eqns.append(eqn)
         return renamed
 
-    def _read(self, atom: Any, scalars: dict[Any, Any]) -> Any:
+    def _read(self, atom: Any, scalars: dict[Any, Any], again: frozenset[Any]) -> Any:
         if isinstance(atom, Literal):
             return scalars.get(literal_key(atom), atom) if scalars else atom
         tensor = self.graph.index_of.get(atom)
-        if tensor is None:
+        if tensor is None or atom in again:
             return self._local[atom]
         return self._whole.get(tensor, self.version[tensor])
 
@@ -199,9 +201,9 @@ class Writer:
         self.eqns.append(narrowing_equation(made, self.eqns[-1]))
         return self.eqns[-1].outvars[0]
 
-    def _widen(self, eqn: Any) -> None:
-        """Widen the narrowed values of other segments that an equation reads."""
-        for v in reads(eqn):
+    def _widen(self, values: Iterable[Any], eqn: Any) -> None:
+        """Widen the narrowed ones of values that an equation reads of other segments."""
+        for v in values:
             tensor = self.graph.index_of.get(v)
             if tensor in self._narrowed and tensor not in self._whole:
                 self.eqns.append(widening_equation(self.version[tensor], eqn))

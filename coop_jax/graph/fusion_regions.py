@@ -21,6 +21,7 @@ from coop_jax.graph.stored_values import StoredValues
 from coop_jax.trace.costs import is_fusible, is_view
 from coop_jax.trace.program import Program, reads, writes
 from coop_jax.trace.purity import may_move, may_run_again, may_vanish
+from coop_jax.trace.ties import ties
 
 # A chain of unstored equations longer than this that several operations share is taken
 # to be stored at its end: XLA stops duplicating long before.
@@ -40,12 +41,14 @@ _FUSED_ON_TPU = frozenset(
 class FusionRegion:
     """`equations` (indices, ascending) compute the values `makes` from `reads`.
 
-    The last equation, the anchor, makes them; every other is unstored.
+    The last equation, the anchor, makes them; what others make is unstored, or computed
+    again for a comparison (`trace.ties`) even if it is stored: `again`.
     """
 
     equations: tuple[int, ...]
     reads: frozenset[Any]
     makes: tuple[Any, ...]
+    again: frozenset[Any] = frozenset()
 
     @property
     def anchor(self) -> int:
@@ -163,21 +166,39 @@ def _regions(program: Program, stored: set[Any]) -> list[FusionRegion]:
     eqns = program.eqns
     known = {*stored, *program.constvars, *program.invars}
     producer = {v: i for i, eqn in enumerate(eqns) for v in writes(eqn)}
+    tied = ties(eqns)
     regions = []
     for anchor, eqn in enumerate(eqns):
         if stored.isdisjoint(writes(eqn)) and may_vanish(eqn):
             continue
-        region, read, todo = {anchor}, set(), [anchor]
-        while todo:
-            for v in reads(eqns[todo.pop()]):
-                if v in known:
-                    read.add(v)
-                elif (made_by := producer[v]) not in region:
-                    region.add(made_by)
-                    todo.append(made_by)
+        again: frozenset[Any] = frozenset()
+        while True:
+            region, read = _region(program, anchor, known - again, producer)
+            compared = [tied[i] for i in region if i in tied]
+            more = again.union(*compared) - set(writes(eqn))
+            if more == again:
+                break
+            again = more
         makes = tuple(v for v in writes(eqn) if v in stored)
-        regions.append(FusionRegion(tuple(sorted(region)), frozenset(read), makes))
+        made = {v for i in region for v in writes(eqns[i])}
+        inside = again & made & stored
+        regions.append(FusionRegion(tuple(sorted(region)), frozenset(read), makes, inside))
     return regions
+
+
+def _region(
+    program: Program, anchor: int, known: set[Any], producer: dict[Any, int]
+) -> tuple[set[int], set[Any]]:
+    """The equations that compute the results of one from known values, and those values."""
+    region, read, todo = {anchor}, set(), [anchor]
+    while todo:
+        for v in reads(program.eqns[todo.pop()]):
+            if v in known:
+                read.add(v)
+            elif (made_by := producer[v]) not in region:
+                region.add(made_by)
+                todo.append(made_by)
+    return region, read
 
 
 def _in_order(

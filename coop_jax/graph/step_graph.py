@@ -40,11 +40,16 @@ class Operation:
     """One operation: `equations` (indices, ascending) compute `outputs` from `inputs`.
 
     Inputs and outputs are tensor indices. The last equation names it.
+
+    Attributes:
+        again: tensors that other operations make and this one computes again, for what it
+            compares with them.
     """
 
     equations: tuple[int, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    again: frozenset[Any] = frozenset()
 
     @property
     def anchor(self) -> int:
@@ -234,6 +239,7 @@ def _tensors_and_operations(
                 equations=region.equations,
                 inputs=tuple(sorted(index_of[v] for v in region.reads)),
                 outputs=tuple(index_of[v] for v in region.makes),
+                again=region.again,
             )
         )
     return tensors, operations

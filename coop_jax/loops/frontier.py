@@ -26,6 +26,7 @@ from coop_jax.targets import Target
 from coop_jax.trace.costs import aval_bytes, seconds_in_loop
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import may_run_again
+from coop_jax.trace.ties import with_selections
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +60,9 @@ def frontier(iteration: Iteration, target: Target) -> list[Retained]:
     value_bytes, maker = _values(iteration)
     values = list(value_bytes)
     number = {v: i for i, v in enumerate(values)}
-    operands = [[number[v] for v in reads(eqn)] for eqn in forward]
-    seconds = [seconds_in_loop(eqn, target) for eqn in forward]
+    again = [with_selections(forward, [eqn]) for eqn in forward]
+    operands = [[number[v] for v in _read_by(eqns)] for eqns in again]
+    seconds = [sum(seconds_in_loop(eqn, target) for eqn in eqns) for eqns in again]
     corners = _ext.retention_frontier(
         value_bytes=_int64(value_bytes.values()),
         value_maker=_int64(maker.get(v, -1) for v in values),
@@ -91,7 +93,9 @@ def retained_of(
     values = frozenset(kept)
     kept_bytes = sum(value_bytes[v] for v in values)
     eqns = tuple(iteration.forward[i] for i in recomputed)
-    again = math.fsum(seconds_in_loop(eqn, target) for eqn in eqns)
+    again = math.fsum(
+        seconds_in_loop(eqn, target) for eqn in with_selections(iteration.forward, eqns)
+    )
     return Retained(
         values=values,
         kept_bytes=kept_bytes,
@@ -99,6 +103,12 @@ def retained_of(
         recompute_seconds=again,
         recomputed=eqns,
     )
+
+
+def _read_by(eqns: Sequence[Any]) -> list[Any]:
+    """The values that equations read and none of them makes."""
+    made = {v for eqn in eqns for v in writes(eqn)}
+    return list(dict.fromkeys(v for eqn in eqns for v in reads(eqn) if v not in made))
 
 
 def _seconds_per_byte(target: Target) -> float:

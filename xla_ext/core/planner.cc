@@ -113,6 +113,7 @@ class SearchPlanner {
       Offer(search_.best());
     } else if (goes_far && IsAboveBound() && graph_.num_ops() <= kMostOpsToCompare) {
       search_.SearchNearBound();
+      search_.Negotiate(num_negotiated);
       Offer(search_.best());
     }
     OfferOnline();
