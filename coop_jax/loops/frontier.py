@@ -26,7 +26,6 @@ from coop_jax.targets import Target
 from coop_jax.trace.costs import aval_bytes, seconds_in_loop
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import may_run_again
-from coop_jax.trace.ties import with_selections
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +59,7 @@ def frontier(iteration: Iteration, target: Target) -> list[Retained]:
     value_bytes, maker = _values(iteration)
     values = list(value_bytes)
     number = {v: i for i, v in enumerate(values)}
-    again = [with_selections(forward, [eqn]) for eqn in forward]
+    again = [iteration.run_again([eqn]) for eqn in forward]
     operands = [[number[v] for v in _read_by(eqns)] for eqns in again]
     seconds = [sum(seconds_in_loop(eqn, target) for eqn in eqns) for eqns in again]
     corners = _ext.retention_frontier(
@@ -93,9 +92,7 @@ def retained_of(
     values = frozenset(kept)
     kept_bytes = sum(value_bytes[v] for v in values)
     eqns = tuple(iteration.forward[i] for i in recomputed)
-    again = math.fsum(
-        seconds_in_loop(eqn, target) for eqn in with_selections(iteration.forward, eqns)
-    )
+    again = math.fsum(seconds_in_loop(eqn, target) for eqn in iteration.run_again(eqns))
     return Retained(
         values=values,
         kept_bytes=kept_bytes,

@@ -9,6 +9,7 @@ the gap where it is not.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,7 @@ from coop_jax.trace.costs import aval_bytes, seconds_in_loop
 from coop_jax.trace.cse import merge_equal
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import may_run_again
+from coop_jax.trace.ties import behind_selections, ties
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,6 +83,23 @@ class Iteration:
             _bytes_if_kept(pair, set(outlive)),
             sum(seconds_in_loop(eqn, target) for eqn in forward.eqns),
         )
+
+    @functools.cached_property
+    def _comparisons(self) -> dict[Any, list[Any]]:
+        """By result of a forward equation that compares with what was selected: what runs
+        if it runs again."""
+        return {
+            self.forward[index].outvars[0]: behind_selections(self.forward, index, between)
+            for index, between in ties(self.forward).items()
+        }
+
+    def run_again(self, eqns: Iterable[Any]) -> list[Any]:
+        """Forward equations as they run again: each comparison selects again, too."""
+        found: list[Any] = []
+        for eqn in eqns:
+            made = writes(eqn)
+            found += self._comparisons.get(made[0], [eqn]) if made else [eqn]
+        return found
 
     @property
     def stacked_anyway(self) -> dict[Any, int]:

@@ -14,7 +14,6 @@ from coop_jax.loops.loop import Loop
 from coop_jax.loops.parts import Part
 from coop_jax.trace.cse import without_dead
 from coop_jax.trace.program import reads
-from coop_jax.trace.ties import with_selections
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,8 +65,7 @@ def forward_body(iteration: Iteration, part: Part) -> PartBody:
 def backward_body(iteration: Iteration, part: Part) -> PartBody:
     """The backward body that reads what is retained and makes the rest again."""
     loop = iteration.pair.backward
-    again = with_selections(iteration.forward, part.retained.recomputed)
-    eqns = [*again, *iteration.backward]
+    eqns = [*iteration.run_again(part.retained.recomputed), *iteration.backward]
     own_in = own_values(iteration, part.retained)
     results = list(iteration.backward_results)
     body = _body(loop, iteration, eqns, results, own_in, [])

@@ -51,23 +51,6 @@ def ties(eqns: Sequence[Any]) -> dict[int, frozenset[Any]]:
     return found
 
 
-def with_selections(eqns: Sequence[Any], again: Iterable[Any]) -> list[Any]:
-    """Equations that run again, each comparison behind the selections that it needs.
-
-    Arguments:
-        eqns: as of `ties`.
-        again: those of them that run again, in order.
-    """
-    tied = {id(eqns[index]): (index, between) for index, between in ties(eqns).items()}
-    run: list[Any] = []
-    for eqn in again:
-        if id(eqn) in tied:
-            run.extend(behind_selections(eqns, *tied[id(eqn)]))
-        else:
-            run.append(eqn)
-    return run
-
-
 def behind_selections(
     eqns: Sequence[Any], index: int, between: frozenset[Any]
 ) -> list[Any]:
