@@ -22,6 +22,7 @@ from coop_jax.loops.frontier import frontier
 from coop_jax.loops.iteration import Iteration
 from coop_jax.loops.pairs import find_pairs
 from coop_jax.trace.program import reads, writes
+from coop_jax.trace.ties import ties
 
 _ERROR = 1e-6
 _ROUNDS = frozenset("sin cos tanh logistic exp mul dot_general".split())
@@ -88,21 +89,22 @@ def assert_near(found, expected):
         np.testing.assert_allclose(a, b, rtol=0, atol=1_000 * _ERROR * scale)
 
 
-@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("block", BLOCKS)
-def test_under_random_schedules(block, seed):
+def test_under_random_schedules(block):
     step = traced(gradient(block), *arguments())
     expected, _ = run_inexactly(step.program, arguments())
     graph = build_graph(step.program, from_rules(step.program), TARGET)
-    schedule = random_schedule(graph, seed, 0.6)
-    assert _ext.validate(graph.core, schedule) == []
-    program = xla_placement(step.program, "cpu").realize(graph, schedule).program
-    found, num_changed = run_inexactly(program, arguments())
-    assert num_changed > 0
-    assert_near(found, expected)
+    placement = xla_placement(step.program, "cpu")
+    for seed in range(20):  # Few of them keep what is selected and not what from.
+        schedule = random_schedule(graph, seed, 0.1)
+        assert _ext.validate(graph.core, schedule) == []
+        program = placement.realize(graph, schedule).program
+        found, num_changed = run_inexactly(program, arguments())
+        assert num_changed > 0
+        assert_near(found, expected)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("block", BLOCKS)
 def test_inside_of_late_readers(block, seed):
     program = traced(gradient(block), *arguments()).program
@@ -126,12 +128,16 @@ def test_in_the_bodies_of_loops(block):
     program = traced(jax.grad(loss), jnp.stack(ws), x).program
     (pair,) = find_pairs(program)
     iteration = Iteration.of(pair, program.invars, TARGET)
+    tied = ties(iteration.forward)
+    selected = frozenset().union(*tied.values())
+    compared = {iteration.forward[index].outvars[0] for index in tied}
     num_compared = 0
     for retained in frontier(iteration, TARGET):
         made: set = set()
         for eqn in iteration.run_again(retained.recomputed):
-            if eqn.primitive.name == "eq" and eqn.invars[0].aval.dtype == jnp.float32:
+            if not compared.isdisjoint(eqn.outvars):
                 num_compared += 1
-                assert not made.isdisjoint(reads(eqn)), "it reads what was kept alone"
+                assert selected.isdisjoint(reads(eqn)), "it may have been kept"
+                assert not made.isdisjoint(reads(eqn))
             made.update(writes(eqn))
     assert num_compared > 0
