@@ -1,9 +1,9 @@
 """Plans beside those of the planner before its search was made anew.
 
-    python examples/plans_before.py [--graphs unet "gpt2 on cpu" ...]
+    python examples/plans_before.py [--graphs unet "gpt2 on cpu" ...] [--shares 82 68 53]
 
 The paper's eight networks, traced, and the ten of `compare` as XLA compiles them for a CPU:
-what the search recomputes in rooms of 90 to 45 % of what a step needs without eviction, in
+what the search recomputes in rooms of some % of what a step needs without eviction, in
 % of the step's seconds, by live bytes and (the paper's) in a pool with addresses; and the
 smallest room that is found, in MiB. `results/plans_before.csv` has the older planner's:
 `--save DIR` with this package writes the graphs, `--record DIR` with the package of that
@@ -33,6 +33,7 @@ RECORD = pathlib.Path(__file__).parent / "results" / "plans_before.csv"
 PAPER = tuple(experiment.NETWORKS)
 GRAPHS = (*PAPER, *(f"{network} on cpu" for network in compared.NETWORKS))
 SHARES = (90, 75, 60, 45)  # In %.
+OTHER_SHARES = (82, 68, 53)  # Recorded as well.
 SAME = 5e-4  # In % of the step's seconds, or MiB: below it, what is printed is equal.
 COLUMNS = ("graph", "room", "before", "now", "now / before")
 Key = tuple[str, str]  # Graph, and room.
@@ -42,6 +43,13 @@ Row = tuple[int, float | None]  # Bytes without eviction, and what was found.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=GRAPHS)
+    parser.add_argument(
+        "--shares",
+        nargs="+",
+        type=int,
+        choices=(*SHARES, *OTHER_SHARES),
+        help="rooms, in %%; default: 90, 75, 60, 45 and the smallest",
+    )
     parser.add_argument("--save", type=pathlib.Path, help="write the graphs there, and end")
     parser.add_argument("--record", type=pathlib.Path, help="plan the graphs from there")
     arguments = parser.parse_args()
@@ -53,18 +61,18 @@ def main() -> None:
     elif arguments.record:
         for name in arguments.graphs:
             with np.load(arguments.record / f"{name}.npz", allow_pickle=False) as arrays:
-                write(name, planning.Graph(**arrays))
+                write(name, planning.Graph(**arrays), arguments.shares)
     else:
-        compare(arguments.graphs)
+        compare(arguments.graphs, arguments.shares)
 
 
-def compare(names: list[str]) -> None:
+def compare(names: list[str], shares: list[int] | None) -> None:
     before = read()
     print(f"| {' | '.join(COLUMNS)} |")
     print("| --- | --- |" + " ---: |" * (len(COLUMNS) - 2))
     figures: list[tuple[str, float | None, float | None]] = []
     for name in names:
-        for room, (needed, now) in found(name, graph_of(name)):
+        for room, (needed, now) in found(name, graph_of(name), shares):
             then_needed, then = before[name, room]
             if needed != then_needed:
                 print(f"{name}: another graph, {then_needed} B before, {needed} B now")
@@ -75,7 +83,8 @@ def compare(names: list[str]) -> None:
             print(f"| {' | '.join(cells)} |", flush=True)
     print()
     print(summary("seconds", [row[1:] for row in figures if "%" in row[0]]))
-    print(summary("bytes", [row[1:] for row in figures if "%" not in row[0]]))
+    if shares is None:
+        print(summary("bytes", [row[1:] for row in figures if "%" not in row[0]]))
 
 
 def summary(what: str, rows: list[tuple[float | None, float | None]]) -> str:
@@ -102,15 +111,19 @@ def graph_of(name: str) -> planning.Graph:
     return stored_graph(step.step, step.args, target, DONATED)
 
 
-def found(name: str, graph: planning.Graph) -> Iterator[tuple[str, Row]]:
+def found(
+    name: str, graph: planning.Graph, shares: list[int] | None
+) -> Iterator[tuple[str, Row]]:
     """Every room's name, the bytes without eviction, and what was found in it."""
     for kind in ("live", "pool") if name in PAPER else ("live",):
         options = {"limits_live_bytes": kind == "live"}
         statistics = planning.unconstrained(graph, **options).statistics
         needed = statistics.max_live_bytes if kind == "live" else statistics.peak_bytes
-        for share in SHARES:
+        for share in shares or SHARES:
             recomputed = recomputed_percent(graph, share * needed // 100, options)
             yield f"{share} % {kind}", (needed, recomputed)
+        if shares is not None:
+            continue
         smallest = planning.minimum_pool(graph, **options).capacity
         yield f"smallest {kind}", (needed, smallest / 2**20)
 
@@ -137,10 +150,10 @@ def read() -> dict[Key, Row]:
         }
 
 
-def write(name: str, graph: planning.Graph) -> None:
+def write(name: str, graph: planning.Graph, shares: list[int] | None) -> None:
     with RECORD.open("a") as file:
         writer = csv.writer(file, lineterminator="\n")
-        for room, (needed, value) in found(name, graph):
+        for room, (needed, value) in found(name, graph, shares):
             writer.writerow([name, room, needed, "" if value is None else f"{value:.6f}"])
 
 
