@@ -173,27 +173,31 @@ def _regions(program: Program, stored: set[Any]) -> list[FusionRegion]:
             continue
         again: frozenset[Any] = frozenset()
         while True:
-            region, read = _region(program, anchor, known - again, producer)
+            region, read = _region(program, anchor, known, again, producer)
             compared = [tied[i] for i in region if i in tied]
             more = again.union(*compared) - set(writes(eqn))
             if more == again:
                 break
             again = more
         makes = tuple(v for v in writes(eqn) if v in stored)
-        made = {v for i in region for v in writes(eqns[i])}
-        inside = again & made & stored
+        inside = frozenset(v for v in again if v in stored and producer[v] in region)
         regions.append(FusionRegion(tuple(sorted(region)), frozenset(read), makes, inside))
     return regions
 
 
 def _region(
-    program: Program, anchor: int, known: set[Any], producer: dict[Any, int]
+    program: Program,
+    anchor: int,
+    known: set[Any],
+    again: frozenset[Any],
+    producer: dict[Any, int],
 ) -> tuple[set[int], set[Any]]:
-    """The equations that compute the results of one from known values, and those values."""
+    """The equations that compute the results of one from known values, but for those that
+    are computed again, and those values."""
     region, read, todo = {anchor}, set(), [anchor]
     while todo:
         for v in reads(program.eqns[todo.pop()]):
-            if v in known:
+            if v in known and v not in again:
                 read.add(v)
             elif (made_by := producer[v]) not in region:
                 region.add(made_by)
