@@ -210,7 +210,7 @@ CONSTANTS = (
     Constant(_POOL, "kPartPerRoom", "effort over what each room takes"),
     Constant(_POOL, "kPartPerRoomWithoutPlan", "the same while there is no plan"),
     Constant(_POOL, "kPartForEarly", "effort over what early runs take", effect=_HARD),
-    Constant(_POOL, "kSeedsNearBound", "seeds tried for a plan near the bound"),
+    Constant(_POOL, "kSeedsNearBound", "seeds tried in a round near the bound"),
     Constant(_POOL, "kPartNearBound", "effort over what each of them takes"),
     Constant(_POOL, "kPartToExchange", "that over what is left to exchange values"),
     Constant(_POOL, "kEffortAtAnyCost", "of a plan at any cost", effect=_REFUSED),
@@ -277,6 +277,7 @@ CONSTANTS = (
     ),
     Constant(_PLANNER, "kOtherSeeds", "seeds that a search is done again with"),
     Constant(_PLANNER, "kNegotiated", "plans that are changed until they pack"),
+    Constant(_PLANNER, "kMostRoundsNearBound", "rounds near the bound at most"),
     Constant(_PLANNER, "kSearchesForAPlan", "searches while there is no plan"),
     Constant(
         _PLANNER,

@@ -8,7 +8,7 @@ from coop_jax import planning
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("count", "most"), [(30, 1.005), (100, 1.001), (300, 1.001)])
+@pytest.mark.parametrize(("count", "most"), [(30, 1.001), (100, 1.001), (300, 1.001)])
 def test_recomputed_seconds_are_near_those_of_the_knapsack(count, most, seed):
     random = np.random.default_rng(seed)
     sizes = random.integers(1_000, 5_000, count)

@@ -53,6 +53,9 @@ constexpr OpIdx kMostOpsToGoOn = 2'000;
 // Up to here less effort is tried near the bound, too.
 constexpr OpIdx kMostOpsNearBound = 1'000;
 
+// Near the bound the search goes on in so many rounds at most.
+constexpr int kMostRoundsNearBound = 4;
+
 // With the whole effort of a search, the seeds that it is done again with, and the plans
 // that are changed until they pack: by itself it may end in a plan that is far from the
 // best of a few.
@@ -112,9 +115,7 @@ class SearchPlanner {
       }
       Offer(search_.best());
     } else if (goes_far && IsAboveBound() && graph_.num_ops() <= kMostOpsToCompare) {
-      search_.SearchNearBound();
-      search_.Negotiate(num_negotiated);
-      Offer(search_.best());
+      SearchNearBound(num_negotiated);
     }
     OfferOnline();
     has_none_ = !best_;
@@ -143,6 +144,18 @@ class SearchPlanner {
   }
 
  private:
+  // In rounds, for as long as one finds a better plan: how much is left to find cannot be
+  // seen, as there may be no plan at the bound.
+  void SearchNearBound(int num_negotiated) {
+    for (int round = 0; round < kMostRoundsNearBound && !deadline_.IsOver(); ++round) {
+      const Seconds last = best_->statistics.recompute_seconds;
+      search_.SearchNearBound();
+      search_.Negotiate(num_negotiated);
+      Offer(search_.best());
+      if (best_->statistics.recompute_seconds >= last || !IsAboveBound()) return;
+    }
+  }
+
   // Little effort for the search packs with less, too: it is tried beside more.
   static int64_t PackingEffort(const PlanSearchOptions& search) {
     const double part = static_cast<double>(search.effort) /

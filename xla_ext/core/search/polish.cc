@@ -26,6 +26,29 @@ bool ExchangeFor(Repairer& repairer, SearchPlan& plan, const Fill& fill) {
   return false;
 }
 
+// Of what is kept where there is no room for what is made again: the cheapest for its
+// bytes first.
+std::vector<Cut> CheapestFirst(Repairer& repairer, const SearchPlan& plan) {
+  const auto found = repairer.KeptInTheWay(plan);
+  std::vector<Cut> order(found.begin(), found.end());
+  std::ranges::stable_sort(
+      order, {}, [](const Cut& cut) { return cut.seconds / cut.relief; });
+  return order;
+}
+
+// False if what is kept in its place is not dearer.
+bool ExchangeFor(Repairer& repairer, SearchPlan& plan, const Cut& cut) {
+  SearchPlan dropped{.decisions = plan.decisions};
+  dropped.decisions[At(cut.gap)] = cut.decision;
+  repairer.Begin();
+  repairer.Bar(cut.gap);
+  repairer.FillUp(dropped, 0);
+  if (!dropped.IsBetterThan(plan)) return false;
+  Polish(repairer, dropped);
+  plan = std::move(dropped);
+  return true;
+}
+
 }  // namespace
 
 std::vector<Fill> DearestFirst(Repairer& repairer, const SearchPlan& plan) {
@@ -52,9 +75,12 @@ void Exchange(Repairer& repairer, SearchPlan& plan, int64_t effort_at_end) {
   bool has_helped = true;
   while (std::exchange(has_helped, false)) {
     if (!repairer.Evaluate(plan)) return;
-    for (const Fill& fill : DearestFirst(repairer, plan)) {
+    const std::vector<Fill> fills = DearestFirst(repairer, plan);
+    const std::vector<Cut> cuts = CheapestFirst(repairer, plan);
+    for (size_t i = 0; i < std::max(fills.size(), cuts.size()); ++i) {
       if (repairer.effort() <= effort_at_end) return;
-      has_helped |= ExchangeFor(repairer, plan, fill);
+      if (i < fills.size()) has_helped |= ExchangeFor(repairer, plan, fills[i]);
+      if (i < cuts.size()) has_helped |= ExchangeFor(repairer, plan, cuts[i]);
     }
   }
 }

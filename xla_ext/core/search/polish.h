@@ -23,8 +23,9 @@ std::vector<Fill> DearestFirst(Repairer& repairer, const SearchPlan& plan);
 // Keeps, dearest first, every value that the capacity has room for.
 void Polish(Repairer& repairer, SearchPlan& plan);
 
-// Keeps, dearest first, one value and drops cheaper ones for it, for as long as that
-// helps or until no more than so much effort is left.
+// In turns keeps one value, the dearest first, and drops cheaper ones for it, and drops
+// one, the cheapest for its bytes first, and keeps dearer ones in its place; for as long
+// as that helps or until no more than so much effort is left.
 void Exchange(Repairer& repairer, SearchPlan& plan, int64_t effort_at_end);
 
 }  // namespace coop

@@ -130,26 +130,31 @@ void PoolSearch::SearchLive() {
 }
 
 // Half of the effort is for plans to start from: with too little of it the ones that
-// keep the fewest bytes are not reached.
+// keep the fewest bytes are not reached. Another seed would find the same: it goes on
+// from the best of them.
 void PoolSearch::Search() {
   SearchOptions search = options_.search;
-  for (int i = 0; i < options_.most_searches; ++i) {
-    if (i > 0) search.common.seed = NextSeed();
-    SearchWith(search);
-    if (plans_.Start(capacity_)->peak_bytes <= capacity_) return;
+  SearchWith(search);
+  for (int i = 1; i < options_.most_searches; ++i) {
+    const SearchResult start = *plans_.Start(capacity_);
+    if (start.peak_bytes <= capacity_) return;
     if (search.effort == 0 || options_.search.deadline.IsOver()) return;
     if (lookups_left_.IsSpent()) return;
+    search.common.seed = NextSeed();
+    SearchWith(search, &start);
   }
 }
 
-void PoolSearch::SearchWith(SearchOptions search) {
+void PoolSearch::SearchWith(SearchOptions search, const SearchResult* start) {
   Bytes live_capacity = capacity_;
   for (int attempt = 0; attempt < kPackingAttempts; ++attempt) {
     if (const auto left = options_.search.deadline.SecondsLeft()) {
       search.deadline = Deadline(*left / 2);  // The rest is to pack it.
     }
     search.most_lookups = lookups_left_.here;
-    SearchResult found = SearchDecisions(graph_, live_capacity, search);
+    SearchResult found = start == nullptr
+                             ? SearchDecisions(graph_, live_capacity, search)
+                             : SearchFrom(graph_, live_capacity, search, *start);
     lookups_left_.here -= found.lookups;
     if (found.peak_bytes > live_capacity) {
       plans_.Add(std::move(found));

@@ -72,7 +72,8 @@ class PoolSearch {
   void SearchFromSchedule(const Schedule& schedule);
 
  private:
-  void SearchWith(SearchOptions search);
+  // Goes on from `start`, unless it is nullptr.
+  void SearchWith(SearchOptions search, const SearchResult* start = nullptr);
   [[nodiscard]] std::vector<Bytes> Rooms() const;
   // None is given twice.
   [[nodiscard]] uint64_t NextSeed();

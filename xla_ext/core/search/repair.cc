@@ -170,6 +170,19 @@ bool Repairer::Unblock(SearchPlan& plan) {
   }
 }
 
+std::span<const Cut> Repairer::KeptInTheWay(const SearchPlan& plan) {
+  Bytes least = capacity_;
+  for (const Fill& fill : Recomputed(plan)) {
+    least = std::min(least, rollout_.Size(gaps_.tensor(fill.gap)));
+  }
+  std::vector<Bytes> room = room_;
+  for (Bytes& bytes : room) bytes = bytes < least ? -capacity_ : 0;
+  const int64_t lookups_before = cuts_.lookups();
+  const auto found = cuts_.Find(plan.decisions, room);
+  effort_ -= (cuts_.lookups() - lookups_before) / kLookupsPerEffort;
+  return found;
+}
+
 // False if there is no cut that may be applied.
 bool Repairer::Apply(SearchPlan& plan, std::span<const Cut> found,
                      double noise) {

@@ -55,6 +55,11 @@ class Repairer {
     return fills_.Find(plan.decisions);
   }
 
+  // What the last evaluated plan, which keeps the capacity, keeps where the smallest of
+  // the values that it makes again has no room: a cut's relief is its bytes times the
+  // executions of which that holds. Valid until the next.
+  [[nodiscard]] std::span<const Cut> KeptInTheWay(const SearchPlan& plan);
+
   // The room of what is evaluated from now on; no bytes are preferred any more.
   void SetCapacity(Bytes capacity) {
     capacity_ = preferred_ = capacity;
