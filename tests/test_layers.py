@@ -31,6 +31,7 @@ LAYERS = (
     ("report",),
     ("fitted_step",),
     ("fit_saved",),
+    ("searches",),
     ("pipeline",),
     ("api",),
     ("comparison",),

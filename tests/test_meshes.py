@@ -13,7 +13,7 @@ from coop_jax import targets
 from coop_jax.backends.tpu import compile_to_buffers
 from coop_jax.base.absent_topologies import recipe_of
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.pipeline import loop_search_of
+from coop_jax.searches import loop_search_of
 from coop_jax.xla.memory_figures import memory_figures
 
 LAYERS, WIDTH, BATCH = 8, 256, 4096

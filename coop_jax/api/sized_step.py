@@ -25,11 +25,12 @@ from coop_jax.loops.bodies import bodies_of, has_bodies
 from coop_jax.loops.broadcasts_inside import with_broadcasts_inside
 from coop_jax.loops.emission import with_planned_pairs
 from coop_jax.loops.menu import menu_of
-from coop_jax.pipeline import fit_step, loop_search_of, problem_of
+from coop_jax.pipeline import fit_step
 from coop_jax.plan.planner import PlanOptions, planner_options
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.loop_search import PlannedLoops
 from coop_jax.search.placements import XLA_PLACES
+from coop_jax.searches import loop_search_of, problem_of
 from coop_jax.targets import Target, target_of
 from coop_jax.trace.costs import aval_bytes
 from coop_jax.trace.program import Program

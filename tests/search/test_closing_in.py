@@ -11,10 +11,10 @@ from steps import QUICK, traced
 
 from coop_jax import InfeasibleBudgetError
 from coop_jax.compile.as_written import compile_both
-from coop_jax.pipeline import problem_of
 from coop_jax.search.closing_in import closed_in
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.placements import XLA_PLACES
+from coop_jax.searches import problem_of
 
 # Of what a step needs beyond its smallest plan.
 PARTS = (0.0, 0.2, 0.6, 0.85)

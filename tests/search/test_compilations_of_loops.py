@@ -13,7 +13,7 @@ from coop_jax import InfeasibleBudgetError, backends, remat_train_step
 from coop_jax.backends.cpu.backend import CpuBackend
 from coop_jax.compile.as_written import compile_both
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.pipeline import loop_search_of
+from coop_jax.searches import loop_search_of
 
 
 class Recording(CpuBackend):

@@ -11,12 +11,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from coop_jax import backends
 from coop_jax.compile.as_written import compile_tagged
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.pipeline import fit_step, problem_of
+from coop_jax.pipeline import fit_step
 from coop_jax.plan.planner import unconstrained
 from coop_jax.search import driver
 from coop_jax.search.around_copies import planned_around_copies
 from coop_jax.search.copies_alive import copies_alive
 from coop_jax.search.placements import XLA_PLACES
+from coop_jax.searches import problem_of
 
 pytestmark = pytest.mark.skipif(len(jax.devices()) < 4, reason="needs four devices")
 NEEDS_UNNAMED_GATHERS = pytest.mark.skipif(

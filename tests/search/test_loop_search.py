@@ -13,7 +13,8 @@ import coop_jax
 from coop_jax import InfeasibleBudgetError, remat_train_step
 from coop_jax.compile.as_written import compile_both
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.pipeline import fit_step, loop_search_of
+from coop_jax.pipeline import fit_step
+from coop_jax.searches import loop_search_of
 from coop_jax.xla.memory_figures import memory_figures
 
 LONG = 12

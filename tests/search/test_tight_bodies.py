@@ -12,10 +12,10 @@ from coop_jax import InfeasibleBudgetError, remat_train_step
 from coop_jax.base import _compat
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.emit.hints import NO_HINTS
-from coop_jax.pipeline import loop_search_of
 from coop_jax.plan.planner import planner_options
 from coop_jax.search.placements import XlaPlacement
 from coop_jax.search.tight_bodies import TightBodies
+from coop_jax.searches import loop_search_of
 from coop_jax.targets import target_of
 from coop_jax.xla.memory_figures import memory_figures
 
