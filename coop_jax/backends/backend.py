@@ -46,6 +46,8 @@ class Backend:
         has_arena: whether the arena's custom calls exist for it.
         gathers_early: whether a value that a mesh divides is gathered as soon as it can be
             and kept for all readers up to the next fence (`search.copies_alive`).
+        combines_sums: whether sums over devices that do not depend on each other become one
+            collective, however many bytes they have (`emit.combined_sums`).
         has_second_memory: whether XLA moves values to a memory on the chip, so that a
             schedule may need less than it keeps alive.
         sweeps_pools: whether schedules of many sizes are compared rather than one corrected
@@ -66,6 +68,7 @@ class Backend:
     has_guards = True
     has_arena = False
     gathers_early = False
+    combines_sums = False
     has_second_memory = False
     sweeps_pools = False
     fuses_into_readers = False
@@ -167,6 +170,8 @@ class Backend:
         module = read_stored_module(compiled)
         if module is None:
             return None
-        shardings = _compat.input_shardings(compiled)
-        num_partitions = max((len(s.device_set) for s in shardings), default=1)
+        num_partitions = 1  # The values of a mapped step are those of one device.
+        if program.mapped is None:
+            shardings = _compat.input_shardings(compiled)
+            num_partitions = max((len(s.device_set) for s in shardings), default=1)
         return Attribution(program, module, num_partitions, keeps_constants=keeps_constants)

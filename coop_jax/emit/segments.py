@@ -27,7 +27,7 @@ from coop_jax.plan.decoded import (
 from coop_jax.trace.costs import aval_bytes
 
 # Freed bytes that are worth a fence, as a part of a plan's maximum of live bytes.
-_NOTICEABLE = 1 / 16
+NOTICEABLE = 1 / 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _risky(graph: StepGraph, schedule: AnySchedule) -> set[int]:
         if step.runs:
             was_planned |= step.kind == RECOMPUTE
             live += sum(size[tensor] for tensor, _ in step.placed)
-            if was_planned and freed > _NOTICEABLE * limit and live + freed > limit:
+            if was_planned and freed > NOTICEABLE * limit and live + freed > limit:
                 risky.add(number)
                 freed = 0
             number += 1

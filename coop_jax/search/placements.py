@@ -7,12 +7,14 @@ places all tensors, or exchanges with an arena.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 from coop_jax.arena.layout import ArenaPlan, plan_arena
 from coop_jax.arena.writer import rewrite_with_arena
 from coop_jax.backends.backend import Backend
 from coop_jax.compile.traced_step import TracedStep
+from coop_jax.emit.combined_sums import fences_between_sums
 from coop_jax.emit.hints import FenceHints
 from coop_jax.emit.rewrite import rewrite
 from coop_jax.emit.segments import Segment, cut
@@ -63,11 +65,15 @@ class XlaPlacement:
         self, graph: StepGraph, schedule: AnySchedule, *, is_guarded: bool = True
     ) -> Realization:
         """The program of a schedule; see `segments.cut` for `is_guarded`."""
+        between_sums: Collection[int] = ()
+        if self.backend.combines_sums:
+            between_sums = fences_between_sums(graph, schedule)
         segments = cut(
             graph,
             schedule,
             fence_free_inputs=self.backend.inputs_pass_fences_free,
             is_guarded=is_guarded and self.backend.has_guards,
+            also_before=between_sums,
         )
         return Realization(segments, rewrite(graph, segments, self._hints))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from mapped_steps import mapped_plan
 from models import transformer_problem
 from steps import (
     NEEDS_CUDA,
@@ -248,6 +249,18 @@ def test_early_copies():
     on, off = on_and_off("cpu", "early_copies")
     assert on.stored_values(step.program, tagged).resharded
     assert not off.stored_values(step.program, tagged).resharded
+
+
+@pytest.mark.skipif(len(jax.devices()) < 4, reason="needs four devices")
+def test_combined_sums():
+    """Fences between sums over devices, of the same plan."""
+    _, graph, schedule = mapped_plan()
+
+    def num_segments(backend):
+        return len(XlaPlacement(backend, NO_HINTS).realize(graph, schedule).segments)
+
+    on, off = map(num_segments, on_and_off("cpu", "combined_sums"))
+    assert on > off
 
 
 def test_no_guards():

@@ -10,6 +10,7 @@ from coop_jax.backends.backend import Backend
 from coop_jax.backends.cpu import fence_call as fence_call  # Registers its lowering.
 from coop_jax.backends.cpu.pool_gradient import with_pool_gradients
 from coop_jax.backends.cpu.quirks import (
+    COMBINED_SUMS,
     COPIED_INPUTS,
     COPIED_UPDATES,
     CPU_QUIRKS,
@@ -54,6 +55,7 @@ class CpuBackend(Backend):
         self.inputs_pass_fences_free = not self.has(COPIED_INPUTS)
         self.has_guards = not self.has(NO_GUARDS)
         self.gathers_early = self.has(EARLY_COPIES)
+        self.combines_sums = self.has(COMBINED_SUMS)
         if self.has(REMOVED_BARRIERS):
             self.checkpoint_options = _WITH_BARRIERS
             self.checkpoint_in_loops_options = _WITH_BARRIERS_IN_LOOPS

@@ -79,6 +79,16 @@ EARLY_COPIES = Quirk(
     ("gathers_early",),
     "search/test_copies_alive.py",
 )
+COMBINED_SUMS = Quirk(
+    "combined_sums",
+    "Sums over devices that do not depend on each other become one collective, at the last "
+    "of them, however many bytes they have: what all of them read and make is alive at "
+    "once. Fences keep them apart where a plan has no room for that.",
+    _VERSIONS,
+    "coop_jax.emit.combined_sums",
+    ("combines_sums",),
+    "emit/test_combined_sums.py",
+)
 REMOVED_BARRIERS = Quirk(
     "removed_barriers",
     "XLA removes `optimization_barrier` before its last common subexpression "
@@ -100,5 +110,6 @@ CPU_QUIRKS = (
     NO_GUARDS,
     COPIED_UPDATES,
     EARLY_COPIES,
+    COMBINED_SUMS,
     REMOVED_BARRIERS,
 )
