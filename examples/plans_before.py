@@ -95,7 +95,7 @@ def summary(what: str, rows: list[tuple[float | None, float | None]]) -> str:
     better = sum(now < then - SAME for then, now in both)
     worse = [now - then for then, now in both if now > then + SAME]
     unit = "% of the step" if what == "seconds" else "MiB"
-    by = f" (by at most {max(worse):.3f} {unit})" if worse else ""
+    by = f" (by at most {max(worse):.4f} {unit})" if worse else ""
     return (
         f"{what.capitalize()}: {len(rows)} rows, {better} less than before, {len(worse)} "
         f"more{by}, {won} that had no plan have one, {lost} have none any more."

@@ -331,7 +331,7 @@ VALUES = (
     ),
     Tuned(
         "emit.segments",
-        "_NOTICEABLE",
+        "NOTICEABLE",
         "freed part of the live bytes that is worth a memory fence",
         COMPILED,
         "h200",
