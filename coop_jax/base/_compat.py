@@ -249,11 +249,12 @@ def with_inner_name_scope(eqn: Any, name: str) -> Any:
 def nest_source_info(outer: Any, inner: Any) -> Any:
     """Source info of an inlined equation: the caller's name stack, then its own.
 
-    Library code that JAX hides (the body of `relu`) has no line of the user's; it gets
-    the caller's traceback.
+    Library code that JAX hides (the body of `relu`), or that a library has under `jit`, is
+    traced where no line of the user's is in sight; it gets the caller's traceback.
     """
     nested = inner.replace(name_stack=outer.name_stack + inner.name_stack)
-    if next(_source_info_util.user_frames(inner.traceback), None) is None:
+    shown, is_users = _line_shown(inner.traceback)
+    if not is_users and (shown is None or _line_shown(outer.traceback)[1]):
         nested = nested.replace(traceback=outer.traceback)
     return nested
 
@@ -264,17 +265,22 @@ def source_line(eqn: Any) -> str:
     The innermost frame outside installed packages, so that a Flax layer is named by the
     model that uses it; without one, the innermost that JAX shows.
     """
-    shown = None
-    for frame in _source_info_util.user_frames(eqn.source_info.traceback):
-        is_installed = "-packages" in frame.file_name
-        if shown is None or not is_installed:
-            shown = frame
-        if not is_installed:
-            break
+    shown, _ = _line_shown(eqn.source_info.traceback)
     if shown is None:
         return "an unknown line"
     file_name = os.path.basename(shown.file_name)
     return f"{file_name}:{shown.start_line} ({shown.function_name})"
+
+
+def _line_shown(traceback: Any) -> tuple[Any, bool]:
+    """The frame that `source_line` shows, None if there is none, and whether it is outside
+    of installed packages."""
+    shown = None
+    for frame in _source_info_util.user_frames(traceback):
+        if "-packages" not in frame.file_name:
+            return frame, True
+        shown = shown or frame
+    return shown, False
 
 
 def name_stack(eqn: Any) -> str:

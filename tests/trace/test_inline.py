@@ -1,5 +1,8 @@
 """Tracing: one flat program that computes the same, with the user's names on it."""
 
+import importlib
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -98,6 +101,24 @@ def test_source_lines_and_name_stacks_stay():
 def test_hidden_library_code_is_named_by_its_caller():
     program = traced(lambda x: jax.nn.relu(x), jnp.ones(3)).program
     assert "test_inline.py" in _compat.source_line(program.eqns[-1])
+
+
+@pytest.mark.parametrize("body", ["jnp.sin(x)", "lax.cond(x[0] > 0, jnp.sin, jnp.cos, x)"])
+def test_what_a_library_jits_is_named_by_its_caller(body, tmp_path, monkeypatch):
+    """JAX traces it where only lines of the library are in sight."""
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "library_for_lines.py").write_text(
+        "import jax, jax.numpy as jnp\nfrom jax import lax\n"
+        f"@jax.jit\ndef helped(x):\n    return {body}\n"
+    )
+    monkeypatch.syspath_prepend(library)
+    monkeypatch.delitem(sys.modules, "library_for_lines", raising=False)
+    helped = importlib.import_module("library_for_lines").helped
+    program = traced(lambda x: helped(x), jnp.ones(3)).program
+    assert {_compat.source_line(eqn).split(":")[0] for eqn in program.eqns} == {
+        "test_inline.py"
+    }
 
 
 def test_sharding_said_by_an_inner_jit_is_kept():
