@@ -14,6 +14,7 @@ import numpy as np
 
 from coop_jax import _ext
 from coop_jax.base.options import PlanOptions
+from coop_jax.base.threads import at_once
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.validated import validated
@@ -133,7 +134,7 @@ def smallest_of(
     graphs: Sequence[StepGraph], options: PlanOptions
 ) -> tuple[StepGraph, SmallestPool]:
     """The smallest pool that can be planned in any of a step's orders."""
-    pools = [(graph, smallest_pool(graph, options)) for graph in graphs]
+    pools = at_once(lambda graph: (graph, smallest_pool(graph, options)), graphs)
     return min(pools, key=lambda found: found[1].pool_bytes)
 
 
@@ -144,7 +145,9 @@ def least_recomputation(
     preferred: int | None = None,
 ) -> Planned | None:
     """The plan that recomputes least, in any of the orders; None if there is none."""
-    plans = [(graph, plan_pool(graph, room, options, preferred)) for graph in graphs]
+    plans = at_once(
+        lambda graph: (graph, plan_pool(graph, room, options, preferred)), graphs
+    )
     return min(
         ((graph, schedule) for graph, schedule in plans if schedule is not None),
         key=lambda planned: planned[1].statistics.recompute_seconds,

@@ -10,6 +10,7 @@ with the plan's error left free.
 
 from __future__ import annotations
 
+from coop_jax.base.threads import at_once
 from coop_jax.plan.planner import Planned, key_of, plan_pool
 from coop_jax.search.candidates import (
     GAIN_WORTH_TRYING,
@@ -115,10 +116,11 @@ class FeedbackSearch:
         """
         graph, smallest = self._problem.smallest_of(self._graphs)
         pool = smallest.pool_bytes
-        schedules = [smallest.schedule] + [
-            plan_pool(graph, pool, self._problem.options, int(part * pool))
-            for part in _FLOOR_PREFERENCES
-        ]
+        made = at_once(
+            lambda part: plan_pool(graph, pool, self._problem.options, int(part * pool)),
+            _FLOOR_PREFERENCES,
+        )
+        schedules = [smallest.schedule, *made]
         return [(graph, schedule) for schedule in schedules if schedule is not None]
 
     def plan(self, room: int, preferred: int | None = None) -> Planned | None:
