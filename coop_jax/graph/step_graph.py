@@ -17,6 +17,7 @@ from coop_jax.graph.memory_aware_order import early_order
 from coop_jax.graph.scatter_add import accumulations
 from coop_jax.graph.stored_values import StoredValues
 from coop_jax.graph.take_overs import (
+    carried_pairs,
     donated_overwrites,
     in_place_pairs,
     overwritten_by_operation,
@@ -335,6 +336,7 @@ def _core_graph(
         ):
             in_place += in_place_pairs(k, op, body, tensors, in_pool)
         in_place += scattered_pairs(k, op, body, sums, tensors, in_pool)
+        in_place += carried_pairs(k, op, body, tensors, in_pool)
     return _ext.Graph(
         op_seconds=np.array(op_seconds, np.float64),
         op_workspace_bytes=np.array(workspace, np.int64),

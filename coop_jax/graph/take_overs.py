@@ -1,17 +1,19 @@
 """Take-overs: results that are written over an operand, or over a donated input.
 
-A result may take over the memory of an operand that nothing reads later; a result of the
-step takes over that of a donated input.
+A result may take over the memory of an operand that nothing reads later, as what a loop
+carries does; a result of the step takes over that of a donated input.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from coop_jax.base import _compat
 from coop_jax.base._compat import Literal
 from coop_jax.trace.costs import aval_bytes, is_elementwise, is_view
 from coop_jax.trace.program import reads, writes
@@ -50,6 +52,37 @@ def scattered_pairs(k, op, body, sums, tensors, in_pool) -> list[tuple[int, int,
         for i in op.inputs
         if tensors[i] is sums[tensors[o]][1] and 0 < in_pool[i] == in_pool[o]
     ]
+
+
+def carried_pairs(k, op, body, tensors, in_pool) -> list[tuple[int, int, int]]:
+    """(operation, operand, result) where a loop begins with the one and ends with the
+    other.
+
+    XLA has one buffer for what a loop carries, from before it to behind it, and copies what
+    is read otherwise as well.
+    """
+    index_of = {tensors[t]: t for t in (*op.inputs, *op.outputs)}
+    read = [v for eqn in body for v in eqn.invars if not isinstance(v, Literal)]
+    pairs = []
+    for eqn in body:
+        for before, after in _carried(eqn):
+            if isinstance(before, Literal) or read.count(before) > 1:
+                continue
+            i, o = index_of.get(before), index_of.get(after)
+            if i in op.inputs and o in op.outputs and 0 < in_pool[i] == in_pool[o]:
+                pairs.append((k, i, o))
+    return pairs
+
+
+def _carried(eqn: Any) -> Iterator[tuple[Any, Any]]:
+    """What a loop begins with, each with what it ends with."""
+    if eqn.primitive.name == "while":
+        first = eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
+        yield from zip(eqn.invars[first:], eqn.outvars, strict=True)
+    elif eqn.primitive.name == "scan":
+        first, num_carried = _compat.scan_sizes(eqn)
+        carried = eqn.invars[first : first + num_carried]
+        yield from zip(carried, eqn.outvars[:num_carried], strict=True)
 
 
 def _is_read_by_element(body, operand) -> bool:

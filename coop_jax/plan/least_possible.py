@@ -67,7 +67,8 @@ def blocking_at(graph: StepGraph, operation: int, pool_bytes: int) -> Blocking:
     if not graph.operations:
         return Blocking(None)
     operation = min(max(operation, 0), len(graph.operations) - 1)
-    loop, loop_bytes = operation, _bytes_of(graph, operation)
+    # What is carried has one buffer, and counts as operand and as result.
+    loop, loop_bytes = operation, min(_bytes_of(graph, operation), pool_bytes)
     if not _is_loop(graph, operation):
         among = ((kept, loop) for loop, kept in _kept_of_loops(graph, operation))
         loop_bytes, loop = max(among, default=(0, -1))
