@@ -43,7 +43,7 @@ def _results(eqn: Any, values: list[Any]) -> list[Any]:
         return evaluate(eqn.params["branches"][int(values[0])], values[1:])
     if name in ("jit", "pjit"):
         return evaluate(eqn.params["jaxpr"], values)
-    if name == "closed_call":
+    if name in ("closed_call", "custom_jvp_call", "custom_vjp_call"):
         return evaluate(eqn.params["call_jaxpr"], values)
     if name in CHECKPOINTS:
         return _evaluated(eqn.params["jaxpr"], (), values)
