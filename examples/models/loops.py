@@ -2,7 +2,8 @@
 
 Each is `make(policy) -> (step, arguments)`: a step of gradient descent whose first argument
 is to be donated. `policy` is of `jax.checkpoint` around the body of the loop; None: there
-is none.
+is none. With `group` the loop is nested by hand: a loop over groups of so many iterations,
+with `jax.checkpoint` around the group as well.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import jax.numpy as jnp
 Step = tuple[Callable, tuple]
 
 
-def recurrent(policy: Any, length: int = 2000, width: int = 64, batch: int = 32) -> Step:
+def recurrent(
+    policy: Any, length: int = 2000, width: int = 64, batch: int = 32, group: int = 1
+) -> Step:
     """A gated recurrent network over many steps."""
 
     def cell(state: jax.Array, x: jax.Array, w: dict) -> jax.Array:
@@ -27,8 +30,7 @@ def recurrent(policy: Any, length: int = 2000, width: int = 64, batch: int = 32)
         def body(state, x):
             return cell(state, x, w), None
 
-        wrapped = body if policy is None else jax.checkpoint(body, policy=policy)
-        last, _ = jax.lax.scan(wrapped, jnp.zeros((batch, width)), inputs)
+        last = looped(body, jnp.zeros((batch, width)), inputs, policy, length, group)
         return jnp.mean(last**2)
 
     return descent(
@@ -38,7 +40,7 @@ def recurrent(policy: Any, length: int = 2000, width: int = 64, batch: int = 32)
     )
 
 
-def simulation(policy: Any, length: int = 10_000, size: int = 4096) -> Step:
+def simulation(policy: Any, length: int = 10_000, size: int = 4096, group: int = 1) -> Step:
     """A wave on a ring whose speed is fitted: a differentiable simulation."""
 
     def loss(speed: jax.Array, start: jax.Array) -> jax.Array:
@@ -48,15 +50,19 @@ def simulation(policy: Any, length: int = 10_000, size: int = 4096) -> Step:
             rate = rate + 0.01 * jnp.tanh(speed) * jnp.sin(bend)
             return (height + 0.01 * rate, rate), None
 
-        wrapped = body if policy is None else jax.checkpoint(body, policy=policy)
-        (height, _), _ = jax.lax.scan(wrapped, (start, start * 0), None, length=length)
+        height, _ = looped(body, (start, start * 0), None, policy, length, group)
         return jnp.mean(height**2)
 
     return descent(loss, normal(size), normal(size, seed=1))
 
 
 def accumulated(
-    policy: Any, count: int = 8, layers: int = 12, width: int = 128, batch: int = 256
+    policy: Any,
+    count: int = 8,
+    layers: int = 12,
+    width: int = 128,
+    batch: int = 256,
+    group: int = 1,
 ) -> Step:
     """Gradients of a scanned perceptron, accumulated over microbatches."""
 
@@ -64,8 +70,7 @@ def accumulated(
         def body(x, w):
             return x + jax.nn.gelu(x @ w[0]) @ w[1], None
 
-        wrapped = body if policy is None else jax.checkpoint(body, policy=policy)
-        return jnp.mean(jax.lax.scan(wrapped, x, w)[0] ** 2)
+        return jnp.mean(looped(body, x, w, policy, layers, group) ** 2)
 
     def step(w: tuple, batches: jax.Array) -> tuple[tuple, jax.Array]:
         def micro(total, x):
@@ -79,6 +84,22 @@ def accumulated(
     w = normal(layers, width, 4 * width), normal(layers, 4 * width, width, seed=1)
     w = jax.tree.map(lambda w: 0.2 * w, w)
     return step, (w, normal(count, batch, width, seed=2))
+
+
+def looped(
+    body: Callable, init: Any, entries: Any, policy: Any, length: int, group: int
+) -> Any:
+    """What a loop carries at its end; `policy` and `group` as of this file."""
+    wrapped = body if policy is None else jax.checkpoint(body, policy=policy)
+    if group == 1:
+        return jax.lax.scan(wrapped, init, entries, length=length)[0]
+
+    @jax.checkpoint
+    def one_group(carry: Any, entries: Any) -> tuple[Any, None]:
+        return jax.lax.scan(wrapped, carry, entries, length=group)[0], None
+
+    parted = jax.tree.map(lambda a: a.reshape(-1, group, *a.shape[1:]), entries)
+    return jax.lax.scan(one_group, init, parted, length=length // group)[0]
 
 
 def descent(loss: Callable, weights: Any, batch: jax.Array) -> Step:
