@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from coop_jax.loops.frontier import Retained
 from coop_jax.loops.iteration import Iteration
 from coop_jax.loops.parts import PlannedPair, in_groups, mixture
-from coop_jax.trace.costs import aval_bytes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,9 +31,11 @@ class Choices:
 
     @property
     def bytes_as_written(self) -> int:
-        """Bytes of the residuals that the loops keep as they are written."""
-        pair = self.iteration.pair
-        return sum(aval_bytes(pair.forward.stacks_written[r].aval) for r in pair.residuals)
+        """Bytes of the residuals that the loops keep as they are written, and once the
+        bytes that an iteration has less because its inner loops keep less."""
+        inside = self.iteration.inside
+        less = sum(p.iteration.pair.residual_bytes - p.kept_bytes for p in inside)
+        return self.iteration.pair.residual_bytes + less
 
     @functools.cached_property
     def corners(self) -> tuple[PlannedPair, ...]:

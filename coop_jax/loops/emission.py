@@ -9,12 +9,14 @@ what it needs for one.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from coop_jax.base._compat import DropVar, Literal
 from coop_jax.loops.bodies import bodies_of, with_bodies
+from coop_jax.loops.marks import planned_loops
 from coop_jax.loops.part_body import (
     PartBody,
     backward_body,
@@ -32,15 +34,23 @@ Emit = Callable[[Any, Inline], dict[Any, Any]]
 """Puts what replaces an equation into the program; returns what replaces its results."""
 
 
-def with_planned_pairs(program: Program, planned: Sequence[PlannedPair]) -> Program:
-    """The program with pairs of loops in place of those that were planned."""
+def with_planned_pairs(
+    program: Program, planned: Sequence[PlannedPair], *, are_marked: bool = True
+) -> Program:
+    """The program with pairs of loops in place of those that were planned.
+
+    Arguments:
+        program, planned: the program, and the plans of its pairs.
+        are_marked: whether the new loops are said to be planned (`loops.marks`); else they
+            may be planned once more.
+    """
     emitters: dict[int, Emit] = {}
     inside: dict[int, list[PlannedPair]] = collections.defaultdict(list)
     for pair in planned:
         if pair.path:
             inside[pair.path[0]].append(pair)
             continue
-        emitter = _Emitter(pair)
+        emitter = _Emitter(pair, are_marked=are_marked)
         emitters[pair.iteration.pair.forward_index] = emitter.forward
         emitters[pair.iteration.pair.backward_index] = emitter.backward
     eqns: list[Any] = []
@@ -90,7 +100,8 @@ def _with_pairs_inside(eqn: Any, planned: Sequence[PlannedPair]) -> Any:
 class _Emitter:
     """The two loops of a planned pair; `forward` is called before `backward`."""
 
-    def __init__(self, planned: PlannedPair) -> None:
+    def __init__(self, planned: PlannedPair, *, are_marked: bool) -> None:
+        self._are_marked = are_marked
         self._iteration = planned.iteration
         self._pair = planned.iteration.pair
         self._parts = planned.parts
@@ -153,7 +164,8 @@ class _Emitter:
                 parted.append(rest[:size])
                 rest = rest[size:]
             given = dict(zip([*consts, *entries], [*parted[0], *parted[2]], strict=True))
-            return run_parts(loop, self._parts, bodies, given, parted[1], parted[3:])
+            with planned_loops() if self._are_marked else contextlib.nullcontext():
+                return run_parts(loop, self._parts, bodies, given, parted[1], parted[3:])
 
         return inline(run, operands)
 

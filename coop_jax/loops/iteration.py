@@ -36,6 +36,8 @@ class Iteration:
             result of its body.
         backward_results: those of the backward loop.
         forward_seconds: modelled time of the forward body.
+        inside: plans of inner pairs, one loop of the forward and one of the backward body,
+            that keep less than as written (`loops.thin_inside`).
         bytes_if_kept: by input of the forward body, the bytes per iteration that it takes
             to have it in the backward body: 0 for what lies there anyway, one less than its
             size for an entry of a stack that the loop reads.
@@ -48,6 +50,7 @@ class Iteration:
     backward_results: tuple[Any, ...]
     bytes_if_kept: dict[Any, int]
     forward_seconds: float
+    inside: tuple[Any, ...] = ()
 
     @staticmethod
     def of(pair: LoopPair, outlive: Iterable[Any], target: Target) -> Iteration:
@@ -73,7 +76,7 @@ class Iteration:
         eqns, results = merge_equal(eqns, results)
         num_results = len(forward.outvars)
         own = {v for eqn in forward.eqns for v in writes(eqn)}
-        early, late = _divided(eqns, {*forward.constvars, *forward.invars}, own)
+        early, late = divided(eqns, {*forward.constvars, *forward.invars}, own)
         return Iteration(
             pair,
             tuple(early),
@@ -159,9 +162,7 @@ def _shared(pair: LoopPair) -> dict[Any, Any]:
     return shared
 
 
-def _divided(
-    eqns: list[Any], given: set[Any], own: set[Any]
-) -> tuple[list[Any], list[Any]]:
+def divided(eqns: list[Any], given: set[Any], own: set[Any]) -> tuple[list[Any], list[Any]]:
     """The equations that can be computed of the forward body's inputs, and the others.
 
     Arguments:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from coop_jax.base import _compat
@@ -119,12 +119,21 @@ def recomputations_of(planned: PlannedPair) -> tuple[Recomputation, ...]:
     """The recomputations of all iterations of a pair, most operations first."""
     counts: collections.Counter = collections.Counter()
     for part in planned.parts:
-        again = part.retained.recomputed
+        for eqn, count in _again(planned.iteration, part):
+            counts[eqn] += count * part.count * planned.num_runs
         if part.group > 1:
-            again += planned.iteration.forward
-        for eqn in again:
-            counts[eqn] += part.count * planned.num_runs
+            for eqn in planned.iteration.forward:
+                counts[eqn] += part.count * planned.num_runs
     return _summed(counts.items())
+
+
+def _again(iteration: Iteration, part: Part) -> Iterator[tuple[Any, int]]:
+    """What the backward body of a part evaluates again, and how often."""
+    yield from ((eqn, 1) for eqn in part.retained.recomputed)
+    for pair in part.inside(iteration):
+        for inner in pair.parts:
+            for eqn, count in _again(pair.iteration, inner):
+                yield eqn, count * inner.count
 
 
 def _iterations_plan(iteration: Iteration, part: Part) -> IterationsPlan:
@@ -140,7 +149,7 @@ def _iterations_plan(iteration: Iteration, part: Part) -> IterationsPlan:
         part.group,
         part.retained.kept_bytes,
         tuple(_described(v, makers.get(v)) for v in kept),
-        _summed((eqn, 1) for eqn in part.retained.recomputed),
+        _summed(_again(iteration, part)),
     )
 
 

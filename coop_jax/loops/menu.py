@@ -15,6 +15,7 @@ from coop_jax.loops.iteration import Iteration
 from coop_jax.loops.marks import is_planned
 from coop_jax.loops.pairs import find_pairs
 from coop_jax.loops.parts import PlannedPair
+from coop_jax.loops.thin_inside import with_thin_loops
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program, reads
 
@@ -129,7 +130,8 @@ def iterations_of(
     pairs = [p for p in find_pairs(program) if not is_planned(p.forward.eqn)]
     for pair in pairs:
         outliving = _outliving(program, pair.backward_index)
-        yield Iteration.of(pair, outliving, target), path, num_runs
+        iteration = Iteration.of(pair, outliving, target)
+        yield with_thin_loops(iteration, target), path, num_runs
     paired = {i for pair in pairs for i in (pair.forward_index, pair.backward_index)}
     for index, eqn in enumerate(program.eqns):
         if index in paired:

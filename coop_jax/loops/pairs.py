@@ -38,6 +38,11 @@ class LoopPair:
         return self.forward.length
 
     @property
+    def residual_bytes(self) -> int:
+        """Bytes of the residuals as they are written."""
+        return sum(aval_bytes(self.forward.stacks_written[r].aval) for r in self.residuals)
+
+    @property
     def may_be_divided(self) -> bool:
         """Whether its iterations may be loops of their own, which write into stacks of
         zeros: there are none of random keys, and none of types that have a sharding."""

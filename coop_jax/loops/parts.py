@@ -36,7 +36,18 @@ class Part:
     def recompute_seconds(self, iteration: Iteration) -> float:
         """Modelled time of recomputation."""
         forward = iteration.forward_seconds if self.group > 1 else 0.0
-        return self.count * (self.retained.recompute_seconds + forward)
+        inside = sum(pair.recompute_seconds for pair in self.inside(iteration))
+        return self.count * (self.retained.recompute_seconds + forward + inside)
+
+    def inside(self, iteration: Iteration) -> list[PlannedPair]:
+        """The inner pairs that recompute part of what they would keep as written. One
+        whose forward loop runs again is not among them: it is planned where it does."""
+        again = {
+            eqn.params["length"]
+            for eqn in self.retained.recomputed
+            if eqn.primitive.name == "scan"
+        }
+        return [p for p in iteration.inside if p.iteration.pair.length not in again]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from coop_jax.loops.loop import Loop
-from coop_jax.loops.marks import loops_of_group, planned_loops
+from coop_jax.loops.marks import loops_of_group
 from coop_jax.loops.part_body import PartBody
 from coop_jax.loops.parts import Part
 
@@ -35,10 +35,9 @@ def run_parts(
         What is carried, the stacks of all iterations that the loop writes, and for every
         part the stacks of its `own_out`.
     """
-    with planned_loops():
-        if len(parts) == 1 and parts[0].group == 1:
-            return _run_whole(loop, bodies[0], given, init, own[0])
-        return _run_several(loop, parts, bodies, given, list(init), own)
+    if len(parts) == 1 and parts[0].group == 1:
+        return _run_whole(loop, bodies[0], given, init, own[0])
+    return _run_several(loop, parts, bodies, given, list(init), own)
 
 
 def _run_whole(
