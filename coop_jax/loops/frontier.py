@@ -7,7 +7,8 @@ cheapest choice is a minimum cut. The choices for all prices are the lower conve
 bytes and seconds, which the core finds (`xla_ext/core/loops/frontier.h`).
 
 A value that is made again inside of a fusion that reads it is not stored: elementwise work
-takes the time of its arithmetic alone.
+takes the time of its arithmetic alone. What the forward body computes for the backward body
+alone is not made again there: it runs there in place of the forward body, at no price.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 from coop_jax import _ext
 from coop_jax.loops.iteration import Iteration
 from coop_jax.targets import Target
-from coop_jax.trace.costs import aval_bytes, seconds_in_loop
+from coop_jax.trace.costs import aval_bytes
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import may_run_again
 
@@ -61,7 +62,7 @@ def frontier(iteration: Iteration, target: Target) -> list[Retained]:
     number = {v: i for i, v in enumerate(values)}
     again = [iteration.run_again([eqn]) for eqn in forward]
     operands = [[number[v] for v in _read_by(eqns)] for eqns in again]
-    seconds = [sum(seconds_in_loop(eqn, target) for eqn in eqns) for eqns in again]
+    seconds = [sum(iteration.seconds_again(eqn, target) for eqn in eqns) for eqns in again]
     corners = _ext.retention_frontier(
         value_bytes=_int64(value_bytes.values()),
         value_maker=_int64(maker.get(v, -1) for v in values),
@@ -92,7 +93,8 @@ def retained_of(
     values = frozenset(kept)
     kept_bytes = sum(value_bytes[v] for v in values)
     eqns = tuple(iteration.forward[i] for i in recomputed)
-    again = math.fsum(seconds_in_loop(eqn, target) for eqn in iteration.run_again(eqns))
+    runs = iteration.run_again(eqns)
+    again = math.fsum(iteration.seconds_again(eqn, target) for eqn in runs)
     return Retained(
         values=values,
         kept_bytes=kept_bytes,

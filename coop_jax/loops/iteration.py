@@ -96,6 +96,29 @@ class Iteration:
             for index, between in ties(self.forward).items()
         }
 
+    @functools.cached_property
+    def _moved(self) -> frozenset[int]:
+        """The forward equations, by `id`, that the backward body alone needs."""
+        first = self.pair.forward.num_carry
+        live = {
+            v
+            for number, v in enumerate(self.forward_results)
+            if not isinstance(v, Literal)
+            and (number < first or number - first not in self.pair.residuals)
+        }
+        moved = []
+        for eqn in reversed(self.forward):
+            if may_run_again(eqn) and not any(v in live for v in writes(eqn)):
+                moved.append(id(eqn))
+            else:
+                live.update(reads(eqn))
+        return frozenset(moved)
+
+    def seconds_again(self, eqn: Any, target: Target) -> float:
+        """Modelled time that it takes to run a forward equation in the backward body: none
+        for what the forward body does not need, and then does not run."""
+        return 0.0 if id(eqn) in self._moved else seconds_in_loop(eqn, target)
+
     def run_again(self, eqns: Iterable[Any]) -> list[Any]:
         """Forward equations as they run again: each comparison selects again, too."""
         found: list[Any] = []

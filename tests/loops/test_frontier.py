@@ -67,7 +67,7 @@ def body_of(iteration):
             for v in values
         ],
         [makers.get(v, -1) for v in values],
-        [seconds_in_loop(eqn, TARGET) for eqn in iteration.forward],
+        [iteration.seconds_again(eqn, TARGET) for eqn in iteration.forward],
         [may_run_again(eqn) for eqn in iteration.forward],
         [[values.index(v) for v in reads(eqn)] for eqn in iteration.forward],
         [values.index(v) for v in iteration.needed],
@@ -152,3 +152,21 @@ def test_a_mask_of_a_dropout_is_kept_longer_than_a_wide_product():
     again = [{eqn.primitive.name for eqn in corner.recomputed} for corner in corners]
     assert any("dot_general" in names and "random_bits" not in names for names in again)
     assert not any("random_bits" in n and "dot_general" not in n for n in again)
+
+
+def test_what_the_backward_body_alone_needs_takes_no_time_there():
+    """The cosine is of the gradient of the sine, which the forward body needs."""
+
+    def loss(x, xs):
+        return jnp.sum(jax.lax.scan(lambda c, x: (jnp.sin(c + x), None), x, xs)[0])
+
+    args = jnp.ones((8, 8)), jnp.ones((3, 8, 8))
+    program = TracedStep.trace(jax.grad(loss), {}, args, {}).program
+    [pair] = find_pairs(program)
+    iteration = Iteration.of(pair, program.invars, TARGET)
+    prices = {
+        eqn.primitive.name: iteration.seconds_again(eqn, TARGET)
+        for eqn in iteration.forward
+    }
+    assert prices["sin"] > 0
+    assert prices["cos"] == 0
