@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -79,12 +80,11 @@ def _run_several(loop, parts, bodies, given, init, own) -> list[Any]:
 
 
 def _run_part(loop, part, body, given, state, own) -> tuple[Any, list[Any]]:
-    indices = jnp.arange(part.start, part.start + part.count, dtype=jnp.int32)
-    return lax.scan(
+    return _scan_counting(
         _step_at_offset(body, given, len(state[0])),
         state,
-        (indices, own),
-        reverse=loop.is_reversed,
+        own,
+        _Count.of(part.start, part.count, is_reversed=loop.is_reversed),
         unroll=_unroll(loop, part.count),
     )
 
@@ -96,39 +96,86 @@ def _run_groups(loop, part, body, given, state, own) -> tuple[Any, list[Any]]:
     which stacks what is retained, and then backward.
     """
 
-    def group(state, read):
+    def group(first, state, start):
         with loops_of_group():
-            return one_group(state, *read)
+            return one_group(first, state, start)
 
-    def one_group(state, first, start):
-        indices = first + jnp.arange(part.group, dtype=jnp.int32)
+    def one_group(first, state, start):
         before, kept = list(state[0]), []
         if body.again is not None:
-            again = _step_at_offset(body.again, given, len(start))
-            _, kept = lax.scan(
-                again, (start, []), (indices, []), reverse=body.again.is_reversed
+            _, kept = _scan_counting(
+                _step_at_offset(body.again, given, len(start)),
+                (start, []),
+                [],
+                _Count.of(first, part.group, is_reversed=body.again.is_reversed),
             )
-        state, _ = lax.scan(
+        state, _ = _scan_counting(
             _step_at_offset(body, given, len(state[0])),
             state,
-            (indices, kept),
-            reverse=loop.is_reversed,
+            kept,
+            _Count.of(first, part.group, is_reversed=loop.is_reversed),
             unroll=_unroll(loop, part.group),
         )
         return state, before if body.again is None else []
 
-    end = part.start + part.count
-    firsts = jnp.arange(part.start, end, part.group, dtype=jnp.int32)
-    return lax.scan(group, state, (firsts, own), reverse=loop.is_reversed)
+    num_groups = part.count // part.group
+    count = _Count.of(part.start, num_groups, part.group, is_reversed=loop.is_reversed)
+    return _scan_counting(group, state, own, count)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Count:
+    """Indices of entries, in the order of a loop's iterations."""
+
+    first: Any
+    step: int
+    length: int
+
+    @classmethod
+    def of(cls, start: Any, length: int, step: int = 1, *, is_reversed: bool) -> _Count:
+        """`length` indices from `start` on, `step` apart, or the same from the last one."""
+        if is_reversed:
+            return cls(start + (length - 1) * step, -step, length)
+        return cls(start, step, length)
+
+
+def _scan_counting(
+    step: Callable[[Any, Any, Any], tuple[Any, Any]],
+    state: Any,
+    stacks: Any,
+    count: _Count,
+    *,
+    unroll: int = 1,
+) -> tuple[Any, Any]:
+    """`lax.scan` of a step that is given the index of its entry as well.
+
+    The index is carried. An array of indices would be one operand of all slices of stacks
+    at an offset; XLA:GPU then merges what reads them in one kernel, which is too early for
+    some, so that more values are alive than in the loop as written.
+    """
+
+    def counted(carry, entries):
+        index, state = carry
+        state, results = step(index, state, entries)
+        return (index + count.step, state), results
+
+    (_, state), results = lax.scan(
+        counted,
+        (jnp.asarray(count.first, jnp.int32), state),
+        stacks,
+        length=count.length,
+        reverse=count.step < 0,
+        unroll=unroll,
+    )
+    return state, results
 
 
 def _step_at_offset(body: PartBody, given: Mapping[Any, Any], num_carry: int) -> Any:
     consts = [given[v] for v in body.consts]
     num_written = len(body.written)
 
-    def step(state, read):
+    def step(index, state, own_entries):
         carry, whole = state
-        index, own_entries = read
         entries = [
             lax.dynamic_index_in_dim(given[v], index, 0, keepdims=False)
             for v in body.entries
