@@ -27,6 +27,8 @@ MAX_COMPILATIONS_OF_LOOPS = MAX_COMPILATIONS + 1
 # not compute what has such a buffer in place of an operand. The smallest pools take most
 # fences: where one follows the operation that needs most, XLA needs a value more.
 _BEFORE_THE_END = 0.95
+# The part of a step's time that prices of what loops keep do not tell apart.
+_HARDLY = 0.05
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,7 +133,7 @@ class LoopSearch:
         for number, _ in enumerate(self._all_stretches()):
             self._search(budget_bytes, number)
             found = self._fastest_that_keeps(budget_bytes)
-            if found is not None and self._num_devices > 1:
+            if found is not None:
                 found = self._or_alike(found, budget_bytes, number)
             if found is not None:
                 return self._that_runs(found, budget_bytes)
@@ -243,19 +245,32 @@ class LoopSearch:
     def _or_alike(
         self, found: PlannedLoops, budget_bytes: int, number: int
     ) -> PlannedLoops:
-        """The faster of a plan and of the next in which all iterations do the same.
+        """The faster of a plan and of one more, in which all iterations do the same.
 
-        Of what is divided over devices XLA gathers parts while it multiplies others, or all
-        of it before, and may do so otherwise in each of two loops: they may take longer
-        than one loop that recomputes more.
+        On one device it is the one that keeps least, if it is hardly slower by the model:
+        XLA fuses less around what is kept, which no price of a value says. On several it
+        is the next one: of what is divided over them XLA gathers parts while it multiplies
+        others, or all of it before, and may do so otherwise in each of two loops: they may
+        take longer than one loop that recomputes more.
         """
         stretch = self._stretches[number]
-        if stretch.menu is not None:
-            at = stretch.base_bytes
-            at += stretch.menu.next_corner(found.saved_bytes - stretch.base_bytes)
-            if found.saved_bytes < at <= stretch.high:
-                self._measure(number, at, budget_bytes)
+        if stretch.menu is None:
+            return found
+        if self._num_devices > 1:
+            wanted = found.saved_bytes - stretch.base_bytes
+            at, runs_within = stretch.menu.next_corner(wanted), budget_bytes
+        else:  # Mostly it is slower after all: compiled to be read.
+            at, runs_within = stretch.menu.stretches[0][1], 0
+            if not self._is_about_as_fast(stretch.plan(stretch.base_bytes + at)[0], found):
+                return found
+        if found.saved_bytes < stretch.base_bytes + at <= stretch.high:
+            self._measure(number, stretch.base_bytes + at, runs_within)
         return self._fastest_that_keeps(budget_bytes) or found
+
+    def _is_about_as_fast(self, loops: LoopsOfProgram, than: PlannedLoops) -> bool:
+        """Whether loops take hardly longer than a plan's, by the model."""
+        further_seconds = loops.seconds - than.loops.seconds
+        return further_seconds <= _HARDLY * than.executable_seconds
 
     def _aim(self, budget_bytes: int, low: int, high: int) -> int:
         """The place between two of a stretch that is expected to keep a budget."""

@@ -45,6 +45,11 @@ class LoopsOfProgram:
         """The pairs of all levels."""
         return tuple(pair for level in self.levels for pair in level)
 
+    @property
+    def seconds(self) -> float:
+        """Modelled time of recomputation, and of writing and reading what is kept."""
+        return sum(pair.seconds for pair in self.planned)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stretch:

@@ -151,6 +151,13 @@ VALUES = (
         neutral=1,
     ),
     Tuned(
+        "search.loop_search",
+        "_HARDLY",
+        "part of the step by which loops that keep least may be slower, to be tried",
+        COMPILED,
+        "loops",
+    ),
+    Tuned(
         "search.around_copies",
         "_MOST_PLANS",
         "plans made for one with room for what is gathered",

@@ -94,12 +94,13 @@ def test_to_refuse_a_budget_nothing_is_compiled_to_run(make, most, recording):
     assert max(collections.Counter(recording.read).values()) == 1
 
 
-def test_of_plans_for_a_budget_only_the_answer_is_compiled_to_run(recording):
+def test_of_plans_for_a_budget_two_are_compiled_to_run_at_most(recording):
     step, args = scanned()
     planned = remat_train_step(step, budget="80%", planner=QUICK)
     plan = planned.plan(*args)
-    assert len(recording.ran) == 1
-    assert plan.num_compilations == len(recording.ran) + len(recording.read) == 3
+    # The first to keep the budget, and the one that keeps least, which is faster here.
+    assert len(recording.ran) == 2
+    assert plan.num_compilations == len(recording.ran) + len(recording.read) == 5
 
 
 def test_a_plan_that_was_read_is_compiled_to_run_where_it_is_the_answer(recording):
