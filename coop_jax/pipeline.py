@@ -54,8 +54,9 @@ from coop_jax.saved.recipe import Recipe
 from coop_jax.saved.subject import Subject
 from coop_jax.search.candidates import MAX_COMPILATIONS, Measured
 from coop_jax.search.driver import BudgetSearch
-from coop_jax.search.loop_search import LoopSearch, PlannedLoops
+from coop_jax.search.loop_search import LoopSearch
 from coop_jax.search.placements import XLA_PLACES, Placing
+from coop_jax.search.planned_loops import PlannedLoops
 from coop_jax.search.straight_line_search import StraightLineSearch
 from coop_jax.searches import (
     inside_readers_search,

@@ -28,8 +28,8 @@ from coop_jax.loops.menu import menu_of
 from coop_jax.pipeline import fit_step
 from coop_jax.plan.planner import PlanOptions, planner_options
 from coop_jax.search.driver import BudgetSearch
-from coop_jax.search.loop_search import PlannedLoops
 from coop_jax.search.placements import XLA_PLACES
+from coop_jax.search.planned_loops import PlannedLoops
 from coop_jax.searches import loop_search_of, problem_of
 from coop_jax.targets import Target, target_of
 from coop_jax.trace.costs import aval_bytes

@@ -65,6 +65,24 @@ class Choices:
             return self.corners[corner + 1]
         return self._placed(mixture(self.iteration, more, less, num_less))
 
+    def mixtures(self, kept_bytes: int) -> Iterator[PlannedPair]:
+        """Plans that keep at most so many bytes, and not a choice more than they could:
+        some iterations at one choice and the others at one that is not its neighbour.
+
+        Choices that save nearly nothing against a mixture of those around them are
+        neighbours of both all the same.
+        """
+        pair = self.iteration.pair
+        if not pair.may_be_divided:
+            return
+        for i, more in enumerate(self.hull):
+            for less in self.hull[i + 2 :]:
+                each = more.kept_bytes - less.kept_bytes
+                excess = pair.length * more.kept_bytes - kept_bytes
+                num_less = max(2, -(-excess // each))
+                if num_less <= pair.length - 2:
+                    yield self._placed(mixture(self.iteration, more, less, num_less))
+
     def _placed(self, planned: PlannedPair) -> PlannedPair:
         return dataclasses.replace(planned, path=self.path, num_runs=self.num_runs)
 

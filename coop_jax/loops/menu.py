@@ -69,15 +69,17 @@ class Menu:
         """Bytes of the residuals of all pairs as they are written."""
         return sum(each.bytes_as_written for each in self.choices)
 
+    @property
+    def corner_places(self) -> list[int]:
+        """The places of the path where all iterations of each pair do the same."""
+        return [*itertools.accumulate((s.saved_bytes for s in self._steps), initial=0)]
+
     def next_corner(self, saved_bytes: int) -> int:
         """The first place of the path, from one on, where all iterations of each pair do
         the same; the last place if there is none."""
-        reached = 0
-        for step in self._steps:
-            if reached >= saved_bytes:
-                break
-            reached += step.saved_bytes
-        return reached
+        return next(
+            (p for p in self.corner_places if p >= saved_bytes), self.most_saved_bytes
+        )
 
     def saving(self, saved_bytes: int) -> list[PlannedPair]:
         """The first plan of the path that saves so many bytes against the first, or the
@@ -94,6 +96,15 @@ class Menu:
             )
             saved_bytes -= step.saved_bytes
         return planned
+
+    def beside(self, saved_bytes: int) -> Iterator[list[PlannedPair]]:
+        """Plans that are not on the path and save so many bytes: iterations of one pair at
+        two choices that are no neighbours, and the other pairs as on the path."""
+        on_path = self.saving(saved_bytes)
+        free_bytes = self.first_bytes - saved_bytes - sum(p.kept_bytes for p in on_path)
+        for number, each in enumerate(self.choices):
+            for planned in each.mixtures(on_path[number].kept_bytes + free_bytes):
+                yield [*on_path[:number], planned, *on_path[number + 1 :]]
 
 
 def _steps(pair: int, choices: Choices) -> Iterator[_Step]:

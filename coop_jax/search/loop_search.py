@@ -8,14 +8,20 @@ that a plan saves: a compilation shows the rest. On each stretch the search ends
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from coop_jax.base.budget import format_bytes
 from coop_jax.loops.menu import Menu
+from coop_jax.search.beside_path import (
+    Compiled,
+    Shape,
+    fastest_beside,
+    has_groups,
+    shape_of,
+)
 from coop_jax.search.candidates import MAX_COMPILATIONS, SLACK_WORTH_USING
+from coop_jax.search.planned_loops import PlannedLoops, by_bytes
 from coop_jax.search.stretches import BodiesOf, LoopsOfProgram, Stretch, stretches
 from coop_jax.trace.program import Program
 from coop_jax.xla.memory_figures import compile_measured
@@ -29,43 +35,6 @@ MAX_COMPILATIONS_OF_LOOPS = MAX_COMPILATIONS + 1
 _BEFORE_THE_END = 0.95
 # The part of a step's time that prices of what loops keep do not tell apart.
 _HARDLY = 0.05
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class PlannedLoops:
-    """A program whose loops are planned, with XLA's figure for it.
-
-    Attributes:
-        loops: the program and its plans.
-        saved_bytes: bytes that it was expected to save against the first plan of the path.
-        predicted_bytes: the bytes that it was expected to need.
-        compiled: the executable; None where XLA refuses to compile it.
-        total_bytes: XLA's figure.
-        seconds_of: returns the seconds of an executable's instructions, None where they
-            are not known.
-        runs: whether the executable may run; else it was compiled to be read.
-    """
-
-    loops: LoopsOfProgram
-    saved_bytes: int
-    predicted_bytes: int
-    compiled: Any
-    total_bytes: int
-    seconds_of: Callable[[Any], float | None]
-    runs: bool = True
-
-    @property
-    def program(self) -> Program:
-        """The program."""
-        return self.loops.program
-
-    @functools.cached_property
-    def executable_seconds(self) -> float:
-        """Of the executable's instructions; 0 if they are not known."""
-        return self.seconds_of(self.compiled) or 0.0
-
-    def keeps(self, budget_bytes: int) -> bool:
-        return self.compiled is not None and self.total_bytes <= budget_bytes
 
 
 class LoopSearch:
@@ -110,7 +79,7 @@ class LoopSearch:
         self._num_compiled_again = 0
         self._log = log
         # By number of the stretch and saved bytes, in the order of the path.
-        self._measured: dict[tuple[int, int], PlannedLoops] = {}
+        self._measured: dict[tuple[int, int, Shape], PlannedLoops] = {}
         self._stretches: list[Stretch] = []
         menu = menu_of(program)
         self._further = stretches(program, menu, menu_of, bodies_of, self._is_worth)
@@ -133,8 +102,12 @@ class LoopSearch:
         for number, _ in enumerate(self._all_stretches()):
             self._search(budget_bytes, number)
             found = self._fastest_that_keeps(budget_bytes)
-            if found is not None:
-                found = self._or_alike(found, budget_bytes, number)
+            if found is not None and self._stretches[number].menu is not None:
+                if self._num_devices > 1:
+                    found = self._or_alike(found, budget_bytes, number)
+                    found = self._or_beside(found, budget_bytes, number)
+                else:
+                    found = self._or_least(found, budget_bytes, number)
             if found is not None:
                 return self._that_runs(found, budget_bytes)
         self.smallest()
@@ -153,12 +126,12 @@ class LoopSearch:
                 ends.append((stretch, self._measure(number, stretch.high)))
         if self._looks_before_ends and ends:
             # Not of all that were compiled: the places are the same for every budget.
-            base = min(ends, key=lambda end: _least(end[1]))[0].base
+            base = min(ends, key=lambda end: by_bytes(end[1]))[0].base
             for number, stretch in enumerate(along):
                 if stretch.bodies is not None and stretch.base is base:
                     saved_bytes = int(_BEFORE_THE_END * stretch.bodies.most_saved_bytes)
                     self._measure(number, stretch.base_bytes + saved_bytes)
-        return min(self._measured.values(), key=_least)
+        return min(self._measured.values(), key=by_bytes)
 
     def least_bytes(self, works_bytes: int | None) -> int | None:
         """The least of a number of bytes and of those of the compiled plans; None: none."""
@@ -242,35 +215,72 @@ class LoopSearch:
         if self._fastest_that_keeps(budget_bytes) is None:
             self._measure(number, stretch.high, budget_bytes)
 
+    def _or_least(
+        self, found: PlannedLoops, budget_bytes: int, number: int
+    ) -> PlannedLoops:
+        """The faster of a plan and of the one that keeps least without groups, if that is
+        hardly slower by the model.
+
+        XLA fuses less around what is kept, which no price of a value says.
+        """
+        stretch = self._stretches[number]
+        assert stretch.menu is not None, "pairs are planned"
+        at = stretch.base_bytes + stretch.menu.stretches[0][1]
+        if found.saved_bytes < at <= stretch.high:
+            further_seconds = stretch.plan(at)[0].seconds - found.loops.seconds
+            if further_seconds <= _HARDLY * found.executable_seconds:
+                self._measure(number, at)  # Mostly it is slower after all.
+        return self._fastest_that_keeps(budget_bytes) or found
+
     def _or_alike(
         self, found: PlannedLoops, budget_bytes: int, number: int
     ) -> PlannedLoops:
-        """The faster of a plan and of one more, in which all iterations do the same.
+        """The faster of a plan and of the next in which all iterations do the same.
 
-        On one device it is the one that keeps least, if it is hardly slower by the model:
-        XLA fuses less around what is kept, which no price of a value says. On several it
-        is the next one: of what is divided over them XLA gathers parts while it multiplies
-        others, or all of it before, and may do so otherwise in each of two loops: they may
-        take longer than one loop that recomputes more.
+        Of what is divided over devices XLA gathers parts while it multiplies others, or all
+        of it before, and may do so otherwise in each of two loops: they may take longer
+        than one loop that recomputes more.
         """
         stretch = self._stretches[number]
-        if stretch.menu is None:
-            return found
-        if self._num_devices > 1:
-            wanted = found.saved_bytes - stretch.base_bytes
-            at, runs_within = stretch.menu.next_corner(wanted), budget_bytes
-        else:  # Mostly it is slower after all: compiled to be read.
-            at, runs_within = stretch.menu.stretches[0][1], 0
-            if not self._is_about_as_fast(stretch.plan(stretch.base_bytes + at)[0], found):
-                return found
-        if found.saved_bytes < stretch.base_bytes + at <= stretch.high:
-            self._measure(number, stretch.base_bytes + at, runs_within)
+        assert stretch.menu is not None, "pairs are planned"
+        at = stretch.base_bytes
+        at += stretch.menu.next_corner(found.saved_bytes - stretch.base_bytes)
+        if found.saved_bytes < at <= stretch.high:
+            self._measure(number, at, budget_bytes)
         return self._fastest_that_keeps(budget_bytes) or found
 
-    def _is_about_as_fast(self, loops: LoopsOfProgram, than: PlannedLoops) -> bool:
-        """Whether loops take hardly longer than a plan's, by the model."""
-        further_seconds = loops.seconds - than.loops.seconds
-        return further_seconds <= _HARDLY * than.executable_seconds
+    def _or_beside(
+        self, found: PlannedLoops, budget_bytes: int, number: int
+    ) -> PlannedLoops:
+        """The fastest of a plan and of those for its room that are expected to be faster,
+        whether on the path or beside it; at most `MAX_COMPILATIONS` are compiled."""
+        stretch = self._stretches[number]
+        assert stretch.menu is not None, "pairs are planned"
+        for _ in range(MAX_COMPILATIONS):
+            # What the levels around save is in the rest.
+            compiled = [
+                Compiled(
+                    one.loops.levels[-1],
+                    one.saved_bytes - stretch.base_bytes,
+                    one.total_bytes,
+                    0.0 if one.compiled is None else one.executable_seconds,
+                )
+                for key, one in self._measured.items()
+                if key[0] == number and not has_groups(one.loops.levels[-1])
+            ]
+            if not compiled:
+                break
+            beside = fastest_beside(
+                *(stretch.menu, compiled, found.executable_seconds),
+                *(budget_bytes, self._num_devices),
+            )
+            if beside is None:
+                break
+            pairs, expected_bytes = beside
+            plan = stretch.with_pairs(pairs)
+            self._measure_plan(number, plan, expected_bytes, budget_bytes)
+            found = self._fastest_that_keeps(budget_bytes) or found
+        return found
 
     def _aim(self, budget_bytes: int, low: int, high: int) -> int:
         """The place between two of a stretch that is expected to keep a budget."""
@@ -280,10 +290,21 @@ class LoopSearch:
     def _measure(self, number: int, at: int, budget_bytes: int = 0) -> PlannedLoops:
         """The plan at a place of a stretch, compiled: to run, if it is expected to keep a
         budget."""
-        loops, saved_bytes = self._stretches[number].plan(at)
-        key = number, saved_bytes
+        plan = self._stretches[number].plan(at)
+        predicted_bytes = self._rest_bytes - plan[1] // self._num_devices
+        return self._measure_plan(number, plan, predicted_bytes, budget_bytes)
+
+    def _measure_plan(
+        self,
+        number: int,
+        plan: tuple[LoopsOfProgram, int],
+        predicted_bytes: int,
+        budget_bytes: int,
+    ) -> PlannedLoops:
+        """A plan of a stretch, with the bytes that it saves, compiled once."""
+        loops, saved_bytes = plan
+        key = number, saved_bytes, shape_of(loops.planned)
         if key not in self._measured:
-            predicted_bytes = self._rest_bytes - saved_bytes // self._num_devices
             self._measured[key] = self._compiled(
                 *(loops, saved_bytes, predicted_bytes),
                 to_run=self._read_program is None or predicted_bytes <= budget_bytes,
@@ -306,11 +327,6 @@ class LoopSearch:
             *(loops, saved_bytes, predicted_bytes),
             *(compiled, total_bytes, self._seconds_of, to_run),
         )
-
-
-def _least(measured: PlannedLoops) -> tuple[bool, int]:
-    """The key that orders plans by their bytes; those that XLA refuses come last."""
-    return measured.compiled is None, measured.total_bytes
 
 
 def _between(

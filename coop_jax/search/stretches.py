@@ -82,18 +82,20 @@ class Stretch:
             self._plans[at] = self._planned(at)
         return self._plans[at]
 
+    def with_pairs(self, pairs: Sequence[PlannedPair]) -> tuple[LoopsOfProgram, int]:
+        """A plan of the pairs of the menu, which need not be on the path, and the bytes
+        that it saves."""
+        assert self.menu is not None, "the pairs are of a menu"
+        program = with_planned_pairs(self.base.program, pairs)
+        levels = (*self.base.levels, tuple(pairs))
+        kept_bytes = sum(pair.kept_bytes for pair in pairs)
+        saved_bytes = self.base_bytes + self.menu.first_bytes - kept_bytes
+        return LoopsOfProgram(levels, (), (), program), saved_bytes
+
     def _planned(self, at: int) -> tuple[LoopsOfProgram, int]:
         wanted = at - self.base_bytes
         if self.menu is not None:
-            pairs = tuple(self.menu.saving(wanted))
-            program = with_planned_pairs(self.base.program, pairs)
-            levels = (*self.base.levels, pairs)
-            saved_bytes = (
-                self.base_bytes
-                + self.menu.first_bytes
-                - sum(pair.kept_bytes for pair in pairs)
-            )
-            return LoopsOfProgram(levels, (), (), program), saved_bytes
+            return self.with_pairs(self.menu.saving(wanted))
         assert self.bodies is not None, "a stretch is of pairs or of bodies"
         program, bodies, saved_bytes = self.bodies.saving(wanted)
         places = self.bodies.places(wanted)
