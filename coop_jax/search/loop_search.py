@@ -78,7 +78,7 @@ class LoopSearch:
         self._read_program = read_program
         self._num_compiled_again = 0
         self._log = log
-        # By number of the stretch and saved bytes, in the order of the path.
+        # By number of the stretch, saved bytes and plan, in the order of the path.
         self._measured: dict[tuple[int, int, Shape], PlannedLoops] = {}
         self._stretches: list[Stretch] = []
         menu = menu_of(program)
