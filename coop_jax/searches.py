@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from coop_jax.compile.as_written import (
@@ -30,14 +30,13 @@ from coop_jax.emit.inside_readers import (
     with_inside_readers,
 )
 from coop_jax.emit.layers_again import Layers
-from coop_jax.graph.step_graph import StepGraph
 from coop_jax.graph.stored_values import from_rules
 from coop_jax.loops.broadcasts_inside import with_broadcasts_inside
 from coop_jax.loops.menu import menu_of
 from coop_jax.plan.planner import PlanOptions, planner_options
 from coop_jax.search.candidates import Measured
 from coop_jax.search.driver import BudgetSearch
-from coop_jax.search.graphs import graphs_of, least_graphs_of
+from coop_jax.search.graphs import Graphs
 from coop_jax.search.layer_search import LayerSearch
 from coop_jax.search.loop_search import LoopSearch
 from coop_jax.search.placements import XLA_PLACES, Placing, XlaPlacement
@@ -127,11 +126,8 @@ def problem_of(
         least_fixed_bytes = memory_figures(tagged).fixed_bytes
     options = planner_options(planner, target.alignment_bytes)
 
-    def with_scratch(scratch_bytes: Mapping[int, int]) -> list[StepGraph]:
-        learnt = stored.with_scratch(scratch_bytes)
-        return graphs_of(traced.program, learnt, target, options)
-
-    graphs, kernels = with_scratch({}), kernel_flops(traced.program)
+    forms = Graphs(traced.program, stored, target, options)
+    graphs, kernels = forms.with_scratch({}), kernel_flops(traced.program)
     log(f"graph: {graphs[0]}")
     return Problem(
         graphs,
@@ -140,10 +136,10 @@ def problem_of(
         placing.placement(traced, None if tagged is None else stored),
         traced.compile,
         log,
-        with_scratch,
+        forms.with_scratch,
         readable=traced.readable,
         least_fixed_bytes=least_fixed_bytes,
-        least_graphs=least_graphs_of(traced.program, stored, target, graphs),
+        least_graphs=forms.least(graphs),
         unmodified_bytes=works_bytes,
         caller=caller,
         seconds_of=lambda compiled: executable_seconds(compiled, target, kernels),

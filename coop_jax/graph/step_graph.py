@@ -123,6 +123,16 @@ class StepGraph:
         )
         return dataclasses.replace(self, core=_ext.Graph(**arrays))
 
+    def with_stored_scratch(self, scratch_bytes: Mapping[int, int]) -> StepGraph:
+        """The graph that `build_graph` makes of the stored values with at least so many
+        bytes of scratch, by equation: nothing else depends on it."""
+        stored = self.stored.with_scratch(scratch_bytes)
+        changed = dataclasses.replace(self, stored=stored)
+        arrays = self.core.arrays()
+        workspace = [changed.scratch_of(k) for k in range(len(self.operations))]
+        arrays["op_workspace_bytes"] = np.array(workspace, np.int64)
+        return dataclasses.replace(changed, core=_ext.Graph(**arrays))
+
     def equation(self, operation: int) -> Any:
         """The equation that names an operation."""
         return self.program.eqns[self.operations[operation].anchor]
