@@ -17,6 +17,7 @@ from coop_jax.base.options import PlanOptions
 from coop_jax.base.threads import at_once
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.decoded import AnySchedule
+from coop_jax.plan.refused_pools import RefusedPools
 from coop_jax.plan.validated import validated
 
 PLANNERS = ("search", "lookahead", "coop", "dtr", "dte")
@@ -133,9 +134,21 @@ SmallestOf = Callable[[tuple[StepGraph, ...]], tuple[StepGraph, SmallestPool]]
 def smallest_of(
     graphs: Sequence[StepGraph], options: PlanOptions
 ) -> tuple[StepGraph, SmallestPool]:
-    """The smallest pool that can be planned in any of a step's orders."""
-    pools = at_once(lambda graph: (graph, smallest_pool(graph, options)), graphs)
-    return min(pools, key=lambda found: found[1].pool_bytes)
+    """The smallest pool that can be planned in any of a step's orders.
+
+    A bisection takes as long as many plans. So the orders that free memory early come
+    first, and one that has no plan in a little less than the smallest pool so far is left
+    out.
+    """
+    first, *others = sorted(graphs, key=lambda graph: not graph.is_early)
+    smallest = first, smallest_pool(first, options)
+    for graph in others:
+        pool_bytes = smallest[1].pool_bytes
+        if plan_pool(graph, pool_bytes - options.alignment, options) is None:
+            continue
+        found = graph, smallest_pool(graph, options)
+        smallest = min(smallest, found, key=lambda found: found[1].pool_bytes)
+    return smallest
 
 
 def least_recomputation(
@@ -143,11 +156,22 @@ def least_recomputation(
     options: PlanOptions,
     room: int,
     preferred: int | None = None,
+    refused: RefusedPools | None = None,
 ) -> Planned | None:
-    """The plan that recomputes least, in any of the orders; None if there is none."""
+    """The plan that recomputes least, in any of the orders; None if there is none.
+
+    Arguments:
+        refused: pools that graphs are known to have no plan in; those of this call are
+            added.
+    """
+    if refused is not None:
+        graphs = [g for g in graphs if not refused.covers(g, room, preferred)]
     plans = at_once(
         lambda graph: (graph, plan_pool(graph, room, options, preferred)), graphs
     )
+    for graph, schedule in plans:
+        if schedule is None and refused is not None:
+            refused.add(graph, room, preferred)
     return min(
         ((graph, schedule) for graph, schedule in plans if schedule is not None),
         key=lambda planned: planned[1].statistics.recompute_seconds,

@@ -13,13 +13,15 @@ from collections.abc import Callable, Sequence
 
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.decoded import AnySchedule
-from coop_jax.plan.planner import Planned, PlanOptions, least_recomputation
+from coop_jax.plan.planner import Planned
 from coop_jax.search.copies_alive import LiveWithCopies
 
 _MOST_PLANS = 4
 # The next plan gets fewer bytes by at most one over this number.
 _LARGEST_STEP = 8
 
+# As `plan.planner.least_recomputation`, with its options.
+Plan = Callable[[Sequence[StepGraph], int, int | None], Planned | None]
 Live = Callable[[StepGraph, AnySchedule], LiveWithCopies]
 
 
@@ -39,7 +41,7 @@ class _Made:
 
 def planned_around_copies(
     graphs: Sequence[StepGraph],
-    options: PlanOptions,
+    plan: Plan,
     room: int,
     preferred: int | None,
     live: Live,
@@ -48,12 +50,13 @@ def planned_around_copies(
     none does, the one that needs the fewest; None if there is no plan.
 
     Arguments:
-        graphs, options, room, preferred: as of `least_recomputation`.
+        plan: returns the plan that recomputes least.
+        graphs, room, preferred: as of `least_recomputation`.
         live: returns the live bytes of a plan with its copies.
     """
 
     def made(graphs: Sequence[StepGraph], aim: int | None) -> _Made | None:
-        planned = least_recomputation(graphs, options, room, aim)
+        planned = plan(graphs, room, aim)
         return None if planned is None else _Made(planned, live(*planned))
 
     first = made(graphs, preferred)

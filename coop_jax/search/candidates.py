@@ -87,6 +87,17 @@ def least(measured: Measured) -> tuple[bool, int]:
     return (measured.compiled is None, measured.total_bytes)
 
 
+def may_gain(found: Measured, least_seconds: float = 0.0) -> bool:
+    """Whether another plan may recompute noticeably less.
+
+    Arguments:
+        least_seconds: what it is expected to recompute at least.
+    """
+    statistics = found.candidate.schedule.statistics
+    gain = found.recompute_seconds - least_seconds
+    return gain > GAIN_WORTH_TRYING * statistics.compute_seconds
+
+
 def best_of(measured: Iterable[Measured], budget_bytes: int) -> Measured | None:
     """The fastest of those that keep a budget, and of equally fast ones the smallest; None
     if none does.

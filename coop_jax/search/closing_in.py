@@ -9,7 +9,8 @@ budget.
 The search ends: every plan is made for a pool between those of two others, and becomes one
 of the two, so that they approach; at most `_MOST_PLANS` are made, and at most `num_left`
 compiled. What a plan would gain is known before it is compiled: one that gains too little
-is not, and only raises the lower end.
+is not, and only raises the lower end. It gains at most as much as plans that were made for
+more bytes: where that is too little, none is made.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from __future__ import annotations
 import dataclasses
 
 from coop_jax.plan.live_ranges import lifetimes
-from coop_jax.search.candidates import GAIN_WORTH_TRYING, LEAST_STEP, Measured, best_of
+from coop_jax.search.candidates import (
+    GAIN_WORTH_TRYING,
+    LEAST_STEP,
+    Measured,
+    best_of,
+    may_gain,
+)
 from coop_jax.search.problem import Problem
 
 # Plans that are made at most; some are the same, some are not compiled.
@@ -52,6 +59,8 @@ def closed_in(
     high = _nearest_miss(problem, low, budget_bytes)
     for _ in range(_MOST_PLANS):
         if high.pool_bytes - low.pool_bytes <= room // LEAST_STEP:
+            break
+        if not may_gain(found, problem.least_recomputed(high.pool_bytes)):
             break
         pool = _aim(low, high, budget_bytes)
         planned = problem.plan(problem.graphs, room, pool, spares_partial_results=False)

@@ -15,7 +15,6 @@ from typing import Protocol
 
 from coop_jax.plan.planner import least_recomputation
 from coop_jax.search.candidates import (
-    GAIN_WORTH_TRYING,
     MAX_BESIDE_TIGHTEST,
     MAX_CLOSING_IN,
     MAX_TIGHTEST,
@@ -23,6 +22,7 @@ from coop_jax.search.candidates import (
     Candidate,
     Measured,
     best_of,
+    may_gain,
 )
 from coop_jax.search.closing_in import closed_in
 from coop_jax.search.feedback_search import FeedbackSearch
@@ -98,18 +98,18 @@ class BudgetSearch:
             raise self._refusals.at_once(budget_bytes, lambda: self.smallest().total_bytes)
         search = self._search()
         is_tight = self._is_tight(budget_bytes)
-        found = None
+        found, is_tried = None, False
         if not is_tight:
             found = search.best(budget_bytes)
         elif self.problem.is_gathered_early:
             # The tightest take a bisection, which is longer than to compile two plans.
             found = search.best(budget_bytes, MAX_BESIDE_TIGHTEST)
-            is_tight = found is None
+            is_tried = True  # Asked again, it says the same.
         if found is None:
             found = search.tightest(budget_bytes)
             if not found.keeps(budget_bytes):
-                self._try_others(search, found, budget_bytes)
-            elif is_tight and may_gain(found):
+                self._try_others(search, found, budget_bytes, is_tried=is_tried)
+            elif is_tight and not is_tried and may_gain(found):
                 # The tightest were made for fewer bytes: even a plan that needs as many
                 # may recompute less.
                 search.best(budget_bytes, MAX_BESIDE_TIGHTEST)
@@ -135,14 +135,16 @@ class BudgetSearch:
         """
         return self._search().tightest(0, num_left)
 
-    def _try_others(self, search: Search, found: Measured, budget_bytes: int) -> None:
+    def _try_others(
+        self, search: Search, found: Measured, budget_bytes: int, *, is_tried: bool
+    ) -> None:
         """Compile plans for the budget where none of the tightest, of which `found` is the
-        smallest, keeps it.
+        smallest, keeps it, unless they were tried before.
 
         Raises:
             InfeasibleBudgetError: if no plan that was compiled keeps it.
         """
-        is_doubtful = self._is_in_doubt(budget_bytes)
+        is_doubtful = not is_tried and self._is_in_doubt(budget_bytes)
         if is_doubtful and search.best(budget_bytes, MAX_BESIDE_TIGHTEST) is not None:
             return
         if best_of(self.problem.measured, budget_bytes) is not None:
@@ -186,9 +188,3 @@ class BudgetSearch:
         if self.problem.placement.backend.sweeps_pools:
             return SweepSearch(self.problem)
         return FeedbackSearch(self.problem)
-
-
-def may_gain(found: Measured) -> bool:
-    """Whether another plan may recompute noticeably less."""
-    statistics = found.candidate.schedule.statistics
-    return found.recompute_seconds > GAIN_WORTH_TRYING * statistics.compute_seconds

@@ -11,9 +11,9 @@ with the plan's error left free.
 from __future__ import annotations
 
 from coop_jax.base.threads import at_once
+from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.planner import Planned, key_of, plan_pool
 from coop_jax.search.candidates import (
-    GAIN_WORTH_TRYING,
     LEAST_STEP,
     MAX_COMPILATIONS,
     MAX_TIGHTEST,
@@ -21,6 +21,7 @@ from coop_jax.search.candidates import (
     Measured,
     best_of,
     least,
+    may_gain,
 )
 from coop_jax.search.live_bytes_feedback import scratch_needed
 from coop_jax.search.problem import Problem
@@ -116,10 +117,14 @@ class FeedbackSearch:
         """
         graph, smallest = self._problem.smallest_of(self._graphs)
         pool = smallest.pool_bytes
-        made = at_once(
-            lambda part: plan_pool(graph, pool, self._problem.options, int(part * pool)),
-            _FLOOR_PREFERENCES,
-        )
+
+        def preferring(part: float) -> AnySchedule | None:
+            return plan_pool(graph, pool, self._problem.options, int(part * pool))
+
+        largest, *others = _FLOOR_PREFERENCES
+        made = [preferring(largest)]
+        if made[0] is not None:  # Else none has a plan.
+            made += at_once(preferring, others)
         schedules = [smallest.schedule, *made]
         return [(graph, schedule) for schedule in schedules if schedule is not None]
 
@@ -206,7 +211,7 @@ class _Descent:
     def _next(self) -> Planned | None:
         """The next plan that is worth a compilation."""
         while self._preferred > 0:
-            planned = self._search.plan(self._room, self._preferred)
+            planned = self._planned()
             if self._found is None:
                 excess = self._excess(planned)
                 if (
@@ -230,6 +235,18 @@ class _Descent:
             self._preferred -= self._room // _STEP_AFTER_THE_SAME
         return None
 
+    def _planned(self) -> Planned | None:
+        """The plan for the bytes that are preferred now."""
+        if self._unchanging is not None and self._skipped:
+            return self._unchanging
+        planned = self._search.plan(self._room, self._preferred)
+        if planned is not None and self._skipped:
+            # An operation that needs more than is preferred needs that in any plan.
+            is_least = planned[1].statistics.max_live_bytes > self._preferred
+            if is_least and key_of(*planned) == key_of(*self._skipped[-1]):
+                self._unchanging = planned
+        return planned
+
     def _excess(self, planned: Planned | None) -> int:
         """Bytes by which a plan is expected to miss the budget, its margin included."""
         if planned is None:
@@ -244,6 +261,8 @@ class _Descent:
 
     def _start_skipping(self) -> None:
         self._skipped: list[Planned] = []
+        # The plan that stays the same however few bytes are preferred.
+        self._unchanging: Planned | None = None
         self._may_skip = _MOST_SKIPPED
 
     def _start_without_scratch(self) -> None:
@@ -275,9 +294,10 @@ class _Descent:
 
     def _is_worth_another(self, measured: Measured, free_bytes: int) -> bool:
         """Whether a plan that keeps the budget leaves enough room for a better one."""
-        statistics = measured.candidate.schedule.statistics
-        gain = measured.recompute_seconds / statistics.compute_seconds
         enough = self._problem.slack_worth_using
         if len(self._seen) > 1:
             enough = _AFTER_A_MISS * SLACK_WORTH_USING
-        return free_bytes > enough * self._room and gain > GAIN_WORTH_TRYING
+        if free_bytes <= enough * self._room:
+            return False
+        next_bytes = self._preferred + free_bytes // _PART_USED_NEXT
+        return may_gain(measured, self._problem.least_recomputed(next_bytes))

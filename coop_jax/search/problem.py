@@ -22,6 +22,7 @@ from coop_jax.plan.planner import (
     least_recomputation,
     smallest_of,
 )
+from coop_jax.plan.refused_pools import RefusedPools
 from coop_jax.search.around_copies import planned_around_copies
 from coop_jax.search.candidates import (
     SLACK_ON_MESHES,
@@ -82,6 +83,7 @@ class Problem:
         self._plans: dict[tuple[Any, ...], Planned | None] = {}
         self._compiled: dict[tuple[bytes, int], Measured] = {}
         self._smallest: dict[tuple[StepGraph, ...], tuple[StepGraph, SmallestPool]] = {}
+        self._refused = RefusedPools()
         self._scratch_as_read = {
             operation.anchor: graph.scratch_of(number)
             for graph in self.graphs
@@ -147,14 +149,31 @@ class Problem:
             self._plans[key] = self._planned(graphs, room, preferred)
         return self._plans[key]
 
+    def least_recomputed(self, pool_bytes: int) -> float:
+        """Seconds that a plan of the problem's graphs for a pool is expected to recompute
+        at least: as many as the plans that were made for more; 0 without any."""
+        own = set(self.graphs)
+        for_more = (
+            planned[1].statistics.recompute_seconds
+            for (*graphs, room, preferred), planned in self._plans.items()
+            if planned is not None and own == set(graphs)
+            if pool_bytes <= (room if preferred is None else preferred)
+        )
+        return max(for_more, default=0.0)
+
     def _planned(
         self, graphs: Sequence[StepGraph], room: int, preferred: int | None
     ) -> Planned | None:
         if any(graph.stored.resharded for graph in graphs):
             return planned_around_copies(
-                graphs, self.options, room, preferred, self._with_copies
+                graphs, self._least_recomputation, room, preferred, self._with_copies
             )
-        return least_recomputation(graphs, self.options, room, preferred)
+        return self._least_recomputation(graphs, room, preferred)
+
+    def _least_recomputation(
+        self, graphs: Sequence[StepGraph], room: int, preferred: int | None
+    ) -> Planned | None:
+        return least_recomputation(graphs, self.options, room, preferred, self._refused)
 
     def _with_copies(self, graph: StepGraph, schedule: AnySchedule) -> LiveWithCopies:
         segments = self.placement.realize(graph, schedule).segments

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 from coop_jax.base.errors import InfeasibleBudgetError
 from coop_jax.emit.inside_readers import InsideReaders
-from coop_jax.search.candidates import Measured, best_of
-from coop_jax.search.driver import BudgetSearch, may_gain
+from coop_jax.search.candidates import Measured, best_of, may_gain
+from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.layer_search import LayerSearch
 
 Also = Callable[[], tuple[BudgetSearch, InsideReaders] | None]

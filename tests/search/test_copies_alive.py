@@ -110,7 +110,8 @@ def test_what_fits_is_left_as_it_is(problem):
         return problem._with_copies(graph, schedule)
 
     room = sum(problem.graphs[0].in_pool_bytes)
-    found = planned_around_copies(problem.graphs, problem.options, room, None, live)
+    plan = problem._least_recomputation
+    found = planned_around_copies(problem.graphs, plan, room, None, live)
     assert found is not None
     assert found[1].statistics.recompute_seconds == 0
     assert len(asked) == 1
@@ -140,6 +141,29 @@ def test_a_tight_budget_takes_no_search_for_the_tightest_plan(monkeypatch):
     assert search.run(budget).total_bytes <= budget
     assert search.num_compilations <= 2
     assert not problem._smallest
+
+
+def test_plans_for_a_budget_are_not_tried_again_after_the_tightest(monkeypatch):
+    """They would be the same."""
+    asked = []
+
+    class Recorded(driver.FeedbackSearch):
+        def best(self, budget_bytes, num_left=3):
+            asked.append("best")
+            return None
+
+        def tightest(self, budget_bytes, num_left=2):
+            asked.append("tightest")
+            return super().tightest(budget_bytes, num_left)
+
+    monkeypatch.setattr(driver, "_AMPLE", 100)
+    monkeypatch.setattr(driver, "FeedbackSearch", Recorded)
+    traced = TracedStep.trace(fsdp_step, {"donate_argnums": 0}, arguments(), {})
+    problem = problem_of(traced, "search", str, compile_tagged(traced), XLA_PLACES)
+    graph = problem.graphs[0]
+    needed = problem.planned_bytes(graph, unconstrained(graph, problem.options))
+    assert driver.BudgetSearch(problem).run(needed * 9 // 10) is not None
+    assert asked == ["best", "tightest"]
 
 
 def test_one_device_gathers_nothing():

@@ -1,0 +1,96 @@
+"""No plan is looked for where there is none, and no bisection made that cannot win."""
+
+import dataclasses
+
+import pytest
+from random_steps import random_step
+from steps import QUICK, TARGET, compiled_graph, mlp_arguments, mlp_step, traced
+
+from coop_jax.graph.step_graph import build_graph
+from coop_jax.plan import planner
+from coop_jax.plan.planner import (
+    least_recomputation,
+    planner_options,
+    smallest_of,
+    smallest_pool,
+)
+from coop_jax.plan.refused_pools import RefusedPools
+
+OPTIONS = planner_options(QUICK, TARGET.alignment_bytes)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return compiled_graph(traced(mlp_step, *mlp_arguments(layers=4)))
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The calls of a function of the planner, by its name."""
+
+    def recorded(name):
+        calls, original = [], getattr(planner, name)
+
+        def call(*args):
+            calls.append(args)
+            return original(*args)
+
+        monkeypatch.setattr(planner, name, call)
+        return calls
+
+    return recorded
+
+
+def test_a_refused_pool_covers_those_with_less_room_alone(graph, asked):
+    calls, refused = asked("plan_pool"), RefusedPools()
+    smallest = smallest_pool(graph, OPTIONS).pool_bytes
+
+    def plan(graph, room, preferred=None):
+        before = len(calls)
+        found = least_recomputation([graph], OPTIONS, room, preferred, refused)
+        return found, len(calls) - before
+
+    room = smallest * 3 // 4
+    assert plan(graph, room) == (None, 1)
+    assert plan(graph, room) == (None, 0)
+    assert plan(graph, room - 64) == (None, 0)
+    assert plan(graph, room, room // 2) == (None, 0)
+    assert plan(graph, room + 64)[1] == 1
+    found, num_calls = plan(graph, smallest)
+    assert found is not None
+    assert num_calls == 1
+    more = graph.with_stored_scratch({graph.operations[0].anchor: 64})
+    assert plan(more, room) == (None, 0)
+
+
+def test_without_scratch_a_pool_may_do(graph, asked):
+    calls, refused = asked("plan_pool"), RefusedPools()
+    room = smallest_pool(graph, OPTIONS).pool_bytes
+    more = graph.with_stored_scratch({op.anchor: room for op in graph.operations})
+    assert least_recomputation([more], OPTIONS, room, None, refused) is None
+    assert least_recomputation([graph], OPTIONS, room, None, refused) is not None
+    assert len(calls) == 2
+
+
+def test_other_orders_are_asked_of_their_own(graph):
+    refused = RefusedPools()
+    other = build_graph(graph.program, graph.stored, TARGET, early=True)
+    refused.add(graph, 1 << 20, None)
+    assert refused.covers(graph, 1 << 20, None)
+    assert not refused.covers(other, 1 << 20, None)
+    bytes_changed = dataclasses.replace(graph, in_pool_bytes=(*graph.in_pool_bytes[1:], 0))
+    assert not refused.covers(bytes_changed, 1 << 20, None)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_orders_that_cannot_win_are_not_bisected(seed, asked):
+    fn, args, options = random_step(seed)
+    graph = compiled_graph(traced(fn, *args, **options))
+    graphs = [graph, build_graph(graph.program, graph.stored, TARGET, early=True)]
+    pools = [smallest_pool(one, OPTIONS).pool_bytes for one in graphs]
+    calls = asked("smallest_pool")
+    found = smallest_of(graphs, OPTIONS)
+    assert found[1].pool_bytes <= min(pools) + max(min(pools) // 200, 64)
+    assert calls[0][0] is graphs[1]
+    if pools[1] < pools[0]:
+        assert len(calls) == 1
