@@ -104,3 +104,25 @@ def test_at_most_so_many_plans_are_compiled():
     fresh = asked.search()
     fresh.run(budget)
     assert fresh.num_compilations <= 6
+
+
+def test_no_plan_is_made_where_those_for_more_show_that_none_gains_enough():
+    asked = Asked(22)
+    search = asked.search()
+    problem, budget = search.problem, asked.budgets[-1]
+    found = search.smallest()
+    room = budget - problem.fixed_bytes
+    assert problem.least_recomputed(0) == 0
+    for pool in (room // 2, room):
+        problem.plan(problem.graphs, room, pool, spares_partial_results=False)
+    less, more = problem.least_recomputed(room // 2), problem.least_recomputed(room)
+    assert less >= more
+    assert problem.least_recomputed(room + 1) == 0
+    asked_for = []
+    problem.plan = lambda *args, **options: asked_for.append(args)
+    problem.least_recomputed = lambda pool: found.recompute_seconds
+    assert closed_in(problem, found, budget, 2).total_bytes <= budget
+    assert not asked_for
+    problem.least_recomputed = lambda pool: 0.0
+    closed_in(problem, found, budget, 2)
+    assert asked_for
