@@ -16,6 +16,7 @@ from scanned_steps import descent, layer, normal, weights
 
 from coop_jax import remat_train_step
 from coop_jax.compile.traced_step import TracedStep
+from coop_jax.search import loop_search
 
 SIZES = DecoderSizes(
     layers=8, width=32, hidden=96, heads=2, groups=1, vocabulary=64, batch=4, sequence=32
@@ -61,8 +62,12 @@ def compile_seconds(traced, program):
         for name in COMPILED
     ],
 )
-def test_a_planned_scan_is_compiled_in_about_the_time_of_the_scan_as_written(name):
+def test_a_planned_scan_is_compiled_in_about_the_time_of_the_scan_as_written(
+    name, monkeypatch
+):
     make, budget, groups = COMPILED[name]
+    if len(groups) > 1:  # One part that keeps least is about as fast, and would be chosen.
+        monkeypatch.setattr(loop_search, "_HARDLY", -1.0)
     step, args = make()
     plan = remat_train_step(step, budget=budget, donate_argnums=0).plan(*args)
     [loop] = plan.loops
