@@ -134,21 +134,9 @@ SmallestOf = Callable[[tuple[StepGraph, ...]], tuple[StepGraph, SmallestPool]]
 def smallest_of(
     graphs: Sequence[StepGraph], options: PlanOptions
 ) -> tuple[StepGraph, SmallestPool]:
-    """The smallest pool that can be planned in any of a step's orders.
-
-    A bisection takes as long as many plans. So the orders that free memory early come
-    first, and one that has no plan in a little less than the smallest pool so far is left
-    out.
-    """
-    first, *others = sorted(graphs, key=lambda graph: not graph.is_early)
-    smallest = first, smallest_pool(first, options)
-    for graph in others:
-        pool_bytes = smallest[1].pool_bytes
-        if plan_pool(graph, pool_bytes - options.alignment, options) is None:
-            continue
-        found = graph, smallest_pool(graph, options)
-        smallest = min(smallest, found, key=lambda found: found[1].pool_bytes)
-    return smallest
+    """The smallest pool that can be planned in any of a step's orders."""
+    pools = at_once(lambda graph: (graph, smallest_pool(graph, options)), graphs)
+    return min(pools, key=lambda found: found[1].pool_bytes)
 
 
 def least_recomputation(

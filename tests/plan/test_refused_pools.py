@@ -90,24 +90,6 @@ def orders(seed):
     return graphs, [smallest_pool(one, OPTIONS).pool_bytes for one in graphs]
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_the_order_that_frees_early_is_bisected_first(seed, asked):
-    graphs, pools = orders(seed)
-    calls = asked("smallest_pool")
-    found = smallest_of(graphs, OPTIONS)
-    assert found[1].pool_bytes <= min(pools)
-    assert calls[0][0] is graphs[1]
-
-
-def test_an_order_that_cannot_win_is_not_bisected(graph, asked):
-    calls = asked("smallest_pool")
-    early = build_graph(graph.program, graph.stored, TARGET, early=True)
-    pool = smallest_pool(early, OPTIONS).pool_bytes
-    more = graph.with_stored_scratch({op.anchor: pool + 64 for op in graph.operations})
-    assert smallest_of([more, early], OPTIONS)[0] is early
-    assert [call[0] for call in calls] == [early]
-
-
 def test_a_later_order_may_have_the_smallest_pool():
     swapped = 0
     for seed in range(6):
