@@ -59,19 +59,8 @@ class Sized:
     target: str | None = None
 
 
-def _of_problem(make: Callable[[], TrainingProblem]) -> tuple[Callable, Any]:
-    steps: list[Callable] = []
-
-    def arguments() -> Any:
-        problem = make()
-        steps.append(problem.train_step)
-        return problem.state, problem.batch, problem.key
-
-    args = jax.eval_shape(arguments)
-    return steps[0], args
-
-
-def _of_pair(make: Callable[[], tuple[Callable, tuple]]) -> tuple[Callable, Any]:
+def _abstract(make: Callable[[], tuple[Callable, tuple]]) -> tuple[Callable, Any]:
+    """A step and the shapes of its arguments; no array is made."""
     steps: list[Callable] = []
 
     def arguments() -> Any:
@@ -81,6 +70,14 @@ def _of_pair(make: Callable[[], tuple[Callable, tuple]]) -> tuple[Callable, Any]
 
     args = jax.eval_shape(arguments)
     return steps[0], args
+
+
+def _of_problem(make: Callable[[], TrainingProblem]) -> tuple[Callable, Any]:
+    def pair() -> tuple[Callable, tuple]:
+        problem = make()
+        return problem.train_step, (problem.state, problem.batch, problem.key)
+
+    return _abstract(pair)
 
 
 def _transformer(batch: int) -> tuple[Callable, Any]:
@@ -96,7 +93,7 @@ def _convnet(batch: int) -> tuple[Callable, Any]:
 
 
 def _decoder(batch: int) -> tuple[Callable, Any]:
-    return _of_pair(lambda: decoder_problem(DecoderSizes(layers=8, batch=batch)))
+    return _abstract(lambda: decoder_problem(DecoderSizes(layers=8, batch=batch)))
 
 
 def _gpt(batch: int) -> tuple[Callable, Any]:
@@ -115,7 +112,7 @@ def _gpt(batch: int) -> tuple[Callable, Any]:
 
 def _scanned(sequence: int) -> tuple[Callable, Any]:
     sizes = TransformerSizes(width=1024, heads=16, sequence=sequence)
-    return _of_pair(lambda: scanned_transformer_problem(sizes))
+    return _abstract(lambda: scanned_transformer_problem(sizes))
 
 
 STEPS = {
