@@ -11,7 +11,6 @@ with the plan's error left free.
 from __future__ import annotations
 
 from coop_jax.base.threads import at_once
-from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.planner import Planned, key_of, plan_pool
 from coop_jax.search.candidates import (
     LEAST_STEP,
@@ -117,14 +116,10 @@ class FeedbackSearch:
         """
         graph, smallest = self._problem.smallest_of(self._graphs)
         pool = smallest.pool_bytes
-
-        def preferring(part: float) -> AnySchedule | None:
-            return plan_pool(graph, pool, self._problem.options, int(part * pool))
-
-        largest, *others = _FLOOR_PREFERENCES
-        made = [preferring(largest)]
-        if made[0] is not None:  # Else none has a plan.
-            made += at_once(preferring, others)
+        made = at_once(
+            lambda part: plan_pool(graph, pool, self._problem.options, int(part * pool)),
+            _FLOOR_PREFERENCES,
+        )
         schedules = [smallest.schedule, *made]
         return [(graph, schedule) for schedule in schedules if schedule is not None]
 
