@@ -54,7 +54,7 @@ def loop_search_of(
     unmodified_bytes: int,
     log: Callable[[str], None],
     *,
-    in_few_compilations: bool = False,
+    by_rules: bool = False,
 ) -> LoopSearch | None:
     """The search for plans of the step's loops; None if it has no loops to plan, or the
     planner is one of the paper's baselines, which know no loops.
@@ -62,10 +62,8 @@ def loop_search_of(
     Arguments:
         traced, planner, log: as of `fit_step`.
         unmodified_bytes: XLA's figure for the step as written.
-        in_few_compilations: whether bodies are planned in one way alone, those of pairs
-            by rules, for a figure that may be a little too large. Each body that XLA is
-            asked about is one more compilation, and so are the second way and a plan before
-            the end of each.
+        by_rules: whether XLA is not asked what it stores of bodies, a compilation for each:
+            to know whether there are loops to plan.
     """
     target = target_of(traced.device())
     options = planner_options(planner, target.alignment_bytes)
@@ -74,12 +72,9 @@ def loop_search_of(
     realize = XlaPlacement(traced.backend, NO_HINTS).realize
     # XLA's figure follows neither values by XLA nor by rules to the smallest pools.
     ways = [functools.partial(stored_of_body, traced), from_rules]
-    if not has_stored_bodies(traced):
+    if by_rules or not has_stored_bodies(traced):
         ways = [from_rules]
     program = with_broadcasts_inside(traced.program)
-    if in_few_compilations:
-        # Of pairs several programs are planned, with up to four bodies each.
-        ways = ways[-1:] if menu_of(program, target).choices else ways[:1]
     kernels = kernel_flops(traced.program)
     search = LoopSearch(
         program,
@@ -94,7 +89,6 @@ def loop_search_of(
         traced.compile,
         log,
         lambda compiled: executable_seconds(compiled, target, kernels),
-        looks_before_ends=not in_few_compilations,
         read_program=traced.compile_to_read if traced.backend.reading_options else None,
     )
     return None if search.is_empty else search

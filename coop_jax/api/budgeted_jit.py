@@ -17,7 +17,7 @@ from coop_jax.api.under_transformation import TransformedCalls
 from coop_jax.arena.executable import StepWithArena
 from coop_jax.arena.stats import ArenaStats, new_exchange_log
 from coop_jax.base import _compat_distributed, _compat_jit
-from coop_jax.base.budget import resolve_budget
+from coop_jax.base.budget import NO_XLA_REMAT, resolve_budget
 from coop_jax.base.errors import PlanFileError
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.fit_saved import fit_saved
@@ -138,7 +138,7 @@ class BudgetedJit:
         store = _compat_distributed.shared_store()
         if store is not None:
             keep_beating(store)
-        traced = TracedStep.of(self.jitted, args, kwargs)
+        traced = self._traced(args, kwargs)
         processes = traced.processes() if store is not None else ()
         if store is not None and len(processes) > 1:
             fitted = self._fit_together(traced, store, processes)
@@ -219,7 +219,13 @@ class BudgetedJit:
     def traced(self, target: str | None, args: tuple, kwargs: dict) -> TracedStep:
         """The traced step for these arguments, before any plan; arguments as of `plan`."""
         args, kwargs = self._placed(target, args, kwargs)
-        return TracedStep.of(self.jitted, args, kwargs)
+        return self._traced(args, kwargs)
+
+    def _traced(self, args: tuple, kwargs: dict) -> TracedStep:
+        xla_rematerializes = self._settings.budget != NO_XLA_REMAT
+        return TracedStep.of(
+            self.jitted, args, kwargs, xla_rematerializes=xla_rematerializes
+        )
 
     def _placed(self, target: str | None, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         if target is None:

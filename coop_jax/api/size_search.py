@@ -6,6 +6,11 @@ grows with the size. How it grows is known without a compilation, from the step'
 a size is predicted, compiled, and predicted again from its figure, between the largest size
 that is known to fit and the smallest that is known not to.
 
+Of a step with loops only a whole search shows what its smallest plan needs. So the size
+that is predicted to fit is planned, and if it does not fit, the error has that figure: a
+miss takes as many compilations as a plan. Such figures scatter from size to size: of the
+sizes that may fit for all that, the largest is planned, too.
+
 The search ends: every size that is tried lies between those two and becomes one of them.
 """
 
@@ -21,8 +26,14 @@ from coop_jax.base.errors import InfeasibleBudgetError
 from coop_jax.fitted_step import FittedStep
 from coop_jax.search.candidates import MAX_TIGHTEST
 
-# Compilations of other sizes than the answer, beyond which no larger size is tried.
+# Compilations of other sizes than the answer, beyond which no larger size is tried. Of a
+# step with loops: the sizes.
 MAX_OF_OTHER_SIZES = 4
+# The part of the estimate that is assumed after each size of a step with loops that fits,
+# as long as none shows XLA's figure of its smallest plan by not fitting.
+_PART_OF_ESTIMATE = 0.7
+# The part of the figure of another size by which one with loops may need less.
+_SCATTER = 0.1
 
 
 class SizeSearch:
@@ -47,6 +58,9 @@ class SizeSearch:
         self._fits = -1  # The largest index that is known to fit.
         self._misses = len(sizes)  # The smallest that is known not to.
         self._known_to_fit: list[int] = []
+        self._is_looped = False
+        self._scatter = 0.0  # The part by which a figure is taken to be less.
+        self._was_scatter_tried = False
 
     @property
     def num_compilations(self) -> int:
@@ -61,8 +75,9 @@ class SizeSearch:
         """
         first = self.step(self._predicted())
         first.read()
+        self._is_looped = first.is_looped
         while True:
-            self._close_in(is_looped=first.is_looped)
+            self._close_in()
             if self._fits < 0:
                 return 0, self.step(0).fit(self._budget_bytes)  # Or its error.
             try:
@@ -77,18 +92,17 @@ class SizeSearch:
             self.steps[index] = self._make(self._sizes[index])
         return self.steps[index]
 
-    def _close_in(self, *, is_looped: bool) -> None:
+    def _close_in(self) -> None:
         """Try sizes until none is left between those that fit and those that do not, or no
         more may be compiled."""
         while self._misses - self._fits > 1:
             index = self._next()
-            if self._fits >= 0 and not self._may_try(index, is_looped):
-                return
-            step = self.step(index)
-            # Of a step with loops, nothing that `keeps` compiles serves its plan.
-            is_last = is_looped and self._misses < len(self._sizes)
-            keeps = step.is_fitted if is_last else step.keeps
-            if keeps(self._budget_bytes):
+            if self._fits >= 0 and not self._may_try(index):
+                further = self._next_by_scatter()
+                if further is None:
+                    return
+                index = further
+            if self.step(index).keeps(self._budget_bytes):
                 self._fits = index
                 self._known_to_fit.append(index)
             else:
@@ -99,9 +113,23 @@ class SizeSearch:
         more than the largest that fits."""
         index = max(self._predicted(), self._fits + 1)
         has_missed_all = self._fits < 0 and self._misses < len(self._sizes)
-        if has_missed_all and index > 0 and self._is_doubtful(index):
+        if self._is_looped or not has_missed_all or index == 0:
+            return index
+        if self._is_doubtful(index):
             return index - 1
         return index
+
+    def _next_by_scatter(self) -> int | None:
+        """The largest size of a step with loops that fits if figures are as much too large
+        as they may be; None: there is none, or one was tried. A second would take as many
+        compilations again, and the figure of the first is at hand."""
+        if not self._is_looped or self._was_scatter_tried:
+            return None
+        self._was_scatter_tried, self._scatter = True, _SCATTER
+        index = self._next()
+        may_try = self._may_try(index)
+        self._scatter = 0.0
+        return index if may_try else None
 
     def _is_doubtful(self, index: int) -> bool:
         """Whether a predicted size leaves less than half an item free: after a miss, as a
@@ -110,11 +138,13 @@ class SizeSearch:
         item_bytes = self._predicted_bytes(index + 1) - predicted_bytes
         return predicted_bytes + item_bytes // 2 > self._budget_bytes
 
-    def _may_try(self, index: int, is_looped: bool) -> bool:
+    def _may_try(self, index: int) -> bool:
         """Whether the compilations of other sizes than the answer stay few, whether this
         size fits or not."""
-        if is_looped:
-            return False
+        if self._is_looped:
+            is_predicted = self._predicted_bytes(index) <= self._budget_bytes
+            num_planned = sum(step.num_compilations > 0 for step in self.steps.values())
+            return is_predicted and num_planned <= MAX_OF_OTHER_SIZES
         others = self.num_compilations
         of_next = self.steps[index].num_compilations if index in self.steps else 0
         if_it_fits = others - of_next
@@ -171,9 +201,10 @@ class SizeSearch:
         measured = {i: s for i, s in compiled.items() if s.is_measured}
         factors = {i: _factor_of(s) for i, s in sorted((measured or compiled).items())}
         if not factors:
-            return 1
+            return _PART_OF_ESTIMATE ** len(self._known_to_fit)
         at = [self._sizes[i] for i in factors]
-        return float(np.interp(self._sizes[index], at, list(factors.values())))
+        factor = float(np.interp(self._sizes[index], at, list(factors.values())))
+        return factor * (1 - self._scatter)
 
 
 def _factor_of(step: SizedStep) -> float:

@@ -3,7 +3,8 @@
 Three figures, each dearer than the one before: by rules, without a compilation; by the
 planner, from the stored values of the tagged program, which is one compilation; and by XLA,
 of the tightest plans that a budget is refused by. What is compiled for one of them serves
-the next, and the plan itself.
+the next, and the plan itself. Of a step with loops the second is left out: the smallest
+plans of loops, of their bodies and of the line around them are known when all are compiled.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from coop_jax.pipeline import fit_step
 from coop_jax.plan.planner import PlanOptions, planner_options
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.placements import XLA_PLACES
-from coop_jax.search.planned_loops import PlannedLoops
 from coop_jax.searches import loop_search_of, problem_of
 from coop_jax.targets import Target, target_of
 from coop_jax.trace.costs import aval_bytes
@@ -79,8 +79,8 @@ class SizedStep:
         self._caller = caller
         self._tagged = None
         self._search: BudgetSearch | None = None
-        self._loops: PlannedLoops | None = None
         self._fitted: FittedStep | None = None
+        self._refusal: InfeasibleBudgetError | None = None
         self._is_read = False
 
     @property
@@ -88,10 +88,14 @@ class SizedStep:
         """Compilations by XLA so far."""
         return self._traced.num_compilations
 
-    @property
+    @functools.cached_property
     def is_looped(self) -> bool:
-        """Whether it was read, and has loops to plan."""
-        return self._loops is not None
+        """Whether it has loops to plan, by rules."""
+        loops = loop_search_of(
+            *(self._traced, self._planner, self._bytes_as_written(), self._log),
+            by_rules=True,
+        )
+        return loops is not None
 
     @functools.cached_property
     def estimate(self) -> Estimate:
@@ -109,20 +113,11 @@ class SizedStep:
         return Estimate(_fixed_bytes(traced), pool_bytes // traced.num_shards())
 
     def read(self) -> None:
-        """Compile what shows the bytes of its smallest plan: the tagged program, or the
-        ends of the path of plans of loops."""
-        if self._is_read:
+        """Compile what shows the bytes of its smallest plan: the tagged program. Nothing of
+        a step with loops."""
+        if self._is_read or self.is_looped:
             return
         self._is_read = True
-        # It serves no plan: the answer's bodies are compiled when that is made.
-        loops = loop_search_of(
-            *(self._traced, self._planner, self._bytes_as_written(), self._log),
-            in_few_compilations=True,
-        )
-        if loops is not None:
-            self._loops = loops.smallest()
-            self._know(self._loops.total_bytes, is_measured=True)
-            return
         self._log("its stored values")
         self._tagged = compile_tagged(self._traced)
         problem = problem_of(
@@ -136,26 +131,15 @@ class SizedStep:
 
     def keeps(self, budget_bytes: int) -> bool:
         """Whether its smallest plans keep a budget, as those compiled show by which `fit`
-        would refuse it."""
+        would refuse it; of a step with loops, whether `fit` has a plan."""
         self.read()
-        if self._loops is not None:
-            return self._loops.keeps(budget_bytes)
-        assert self._search is not None, "a step without loops was read"
-        if self._tagged_bytes() <= budget_bytes:
-            return self.is_fitted(budget_bytes)
+        if self._search is None or self._tagged_bytes() <= budget_bytes:
+            return self._is_fitted(budget_bytes)
         if self._search.is_refused_at_once(budget_bytes):
             return False
         found = self._search.tightest(budget_bytes)
         self._know(found.total_bytes, is_measured=True)
         return found.keeps(budget_bytes)
-
-    def is_fitted(self, budget_bytes: int) -> bool:
-        """Whether it has a plan that keeps a budget, which is made."""
-        try:
-            self.fit(budget_bytes)
-        except InfeasibleBudgetError:
-            return False
-        return True
 
     def fit(self, budget_bytes: int) -> FittedStep:
         """The step of `fit_step`: the same plan as if nothing had been compiled before.
@@ -163,6 +147,8 @@ class SizedStep:
         Raises:
             InfeasibleBudgetError: if no plan fits.
         """
+        if self._refusal is not None:
+            raise self._refusal
         if self._fitted is None:
             traced, as_written = self._traced, None
             if self._search is not None:
@@ -176,6 +162,16 @@ class SizedStep:
                 begun=self._search,
             )
         return self._fitted
+
+    def _is_fitted(self, budget_bytes: int) -> bool:
+        """Whether it has a plan that keeps a budget, which is made."""
+        try:
+            self.fit(budget_bytes)
+        except InfeasibleBudgetError as error:
+            self._refusal = error
+            self._know(error.smallest_bytes, is_measured=True)
+            return False
+        return True
 
     def _know(self, count: int, *, is_measured: bool) -> None:
         self.bytes, self.is_measured = count, is_measured

@@ -96,6 +96,10 @@ class Backend:
         """The program with equations that this backend evaluates otherwise replaced."""
         return program
 
+    def without_rematerialization(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Compiler options, and those by which XLA rematerializes nothing by itself."""
+        return dict(options)
+
     def compile(
         self,
         lowered: Any,

@@ -1,4 +1,5 @@
-"""Budgets: `12 * 2**30`, `"12GiB"`, `"750MB"`, `"60%"`, `"device"` to bytes."""
+"""Budgets: `12 * 2**30`, `"12GiB"`, `"750MB"`, `"60%"`, `"device"`, `"no-xla-remat"` to
+bytes."""
 
 from __future__ import annotations
 
@@ -21,6 +22,9 @@ _UNITS = {
     "tib": 2**40,
 }
 _PATTERN = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]+|%)\s*", re.I)
+# The memory of a device, in which XLA does not rematerialize by itself.
+NO_XLA_REMAT = "no-xla-remat"
+_OF_DEVICE = ("device", NO_XLA_REMAT)
 # The part of a device's memory that is kept free: for the runtime's own buffers and for
 # fragmentation of its allocator between steps.
 _DEVICE_MARGIN = 0.05
@@ -48,8 +52,15 @@ def check_budget(budget: Any, caller: str = "remat_train_step") -> int | str:
             f"{type(budget).__name__}."
         )
     if isinstance(budget, str):
-        if budget.strip().lower() == "device":
-            return "device"
+        named = budget.strip().lower()
+        if named == NO_XLA_REMAT and caller == "compare":
+            raise ValueError(
+                f"`{argument}` are kept by steps with the same options of XLA as the "
+                f"policies that they are compared with. Got {budget!r}, which changes "
+                'them: give "device", or use `fit`.'
+            )
+        if named in _OF_DEVICE:
+            return named
         amount, unit = _parse(budget, argument)
         if not amount > 0 or (unit == "%" and amount > 100):
             raise ValueError(
@@ -72,12 +83,13 @@ def resolve_budget(
 
     Arguments:
         unmodified_bytes: bytes that the step needs as written; `"60%"` refers to it.
-        device: the JAX device, present or absent, whose memory `"device"` refers to.
+        device: the JAX device, present or absent, whose memory `"device"` and
+            `"no-xla-remat"` refer to.
     """
     if isinstance(budget, int):
         return budget
-    if budget == "device":
-        return _device_limit(device, caller)
+    if budget in _OF_DEVICE:
+        return _device_limit(budget, device, caller)
     amount, unit = _parse(budget, budget_of(caller))
     if unit == "%":
         return math.floor(unmodified_bytes * amount / 100)
@@ -93,7 +105,7 @@ def is_below_as_written(budget: int | str, least_bytes: int) -> bool:
     """
     if isinstance(budget, int):
         return budget < least_bytes
-    if budget == "device":
+    if budget in _OF_DEVICE:
         return False
     amount, unit = _parse(budget, budget_of("remat_train_step"))
     return amount < 100 if unit == "%" else amount * _UNITS[unit] < least_bytes
@@ -104,17 +116,17 @@ def _parse(budget: str, argument: str) -> tuple[float, str]:
     if match is None or (match[2] != "%" and match[2].lower() not in _UNITS):
         raise ValueError(
             f"`{argument}` must look like "
-            '"12GiB", "750MB", "60%" or "device" (units: '
+            '"12GiB", "750MB", "60%", "device" or "no-xla-remat" (units: '
             f"B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, %). Got {budget!r}."
         )
     return float(match[1]), match[2].lower()
 
 
-def _device_limit(device: Any, caller: str) -> int:
+def _device_limit(budget: str, device: Any, caller: str) -> int:
     limit = memory_bytes(device)
     if limit is None:
         raise ValueError(
-            f'`{caller}(budget="device")` needs a device that reports its memory '
+            f'`{caller}(budget="{budget}")` needs a device that reports its memory '
             f'limit; {device} does not. Give the budget in bytes, e.g. budget="12GiB".'
         )
     return math.floor(limit * (1 - _DEVICE_MARGIN))

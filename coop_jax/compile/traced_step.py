@@ -68,8 +68,15 @@ class TracedStep:
         return TracedStep.of(jax.jit(fn, **given), args, kwargs)
 
     @staticmethod
-    def of(jitted: Any, args: tuple, kwargs: dict) -> TracedStep:
-        """The traced step of a jitted function."""
+    def of(
+        jitted: Any, args: tuple, kwargs: dict, *, xla_rematerializes: bool = True
+    ) -> TracedStep:
+        """The traced step of a jitted function.
+
+        Arguments:
+            xla_rematerializes: whether XLA may rematerialize by itself, in what is planned
+                and as written.
+        """
         traced = jitted.trace(*args, **kwargs)
         closed, captured = _compat_jit.traced_parts(traced)
         infos = jax.tree.leaves(
@@ -81,6 +88,8 @@ class TracedStep:
         backend = backend_of(step.device())
         fn, given = _compat_jit.jit_parts(jitted)
         options = {**backend.compiler_options, **(given.get("compiler_options") or {})}
+        if not xla_rematerializes:
+            options = backend.without_rematerialization(options)
         if options != given.get("compiler_options", {}):
             jitted = jax.jit(fn, **{**given, "compiler_options": options})
             traced = jitted.trace(*args, **kwargs)

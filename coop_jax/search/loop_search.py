@@ -50,8 +50,6 @@ class LoopSearch:
         log: receives a line for every compilation.
         seconds_of: returns the seconds of an executable's instructions, None where they
             are not known.
-        looks_before_ends: whether the smallest plan is looked for before the end of
-            stretches of bodies, too.
         read_program: compiles a program to be read, in less time; None where that takes as
             long. So are plans compiled that are expected to exceed the budget.
     """
@@ -67,11 +65,9 @@ class LoopSearch:
         log: Callable[[str], None],
         seconds_of: Callable[[Any], float | None],
         *,
-        looks_before_ends: bool = True,
         read_program: Callable[[Program], Any] | None = None,
     ) -> None:
         self._seconds_of = seconds_of
-        self._looks_before_ends = looks_before_ends
         self._unmodified_bytes = unmodified_bytes
         self._num_devices = num_devices
         self._compile_program = compile_program
@@ -124,7 +120,7 @@ class LoopSearch:
             following = along[number + 1 : number + 2]
             if not any(each.goes_on_from(stretch) for each in following):
                 ends.append((stretch, self._measure(number, stretch.high)))
-        if self._looks_before_ends and ends:
+        if ends:
             # Not of all that were compiled: the places are the same for every budget.
             base = min(ends, key=lambda end: by_bytes(end[1]))[0].base
             for number, stretch in enumerate(along):

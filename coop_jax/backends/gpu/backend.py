@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from coop_jax.backends.backend import Backend
 from coop_jax.backends.gpu.quirks import GPU_QUIRKS, NOTHING_IN_PLACE, SHARED_ZEROS
@@ -11,6 +12,10 @@ from coop_jax.emit.hints import NO_HINTS, FenceHints
 from coop_jax.graph.attribution import Attribution
 from coop_jax.graph.stored_values import StoredValues
 from coop_jax.trace.program import Program
+
+# The pass begins where XLA's estimate is above 76 % of the memory, less where arguments and
+# results are most of it: of budgets near the device's memory it would recompute plans.
+_DISABLED_PASSES, _REMATERIALIZATION = "xla_disable_hlo_passes", "rematerialization"
 
 
 class GpuBackend(Backend):
@@ -22,6 +27,11 @@ class GpuBackend(Backend):
         super().__init__(without=without)
         self.has_arena = has_arena
         self.fuses_into_readers = True
+
+    def without_rematerialization(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        disabled = options.get(_DISABLED_PASSES)
+        passes = f"{disabled},{_REMATERIALIZATION}" if disabled else _REMATERIALIZATION
+        return {**options, _DISABLED_PASSES: passes}
 
     def switched(self, *, without: Collection[str]) -> Backend:
         return GpuBackend(has_arena=self.has_arena, without=without)

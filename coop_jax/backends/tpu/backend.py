@@ -11,7 +11,7 @@ from coop_jax.backends.tpu import compile_to_buffers
 from coop_jax.backends.tpu import fence_layouts as fence_layouts  # Registers its lowering.
 from coop_jax.backends.tpu.async_copies import unlisted_of_plans
 from coop_jax.backends.tpu.bf16_storage import is_rounded, read_rounded
-from coop_jax.backends.tpu.compiler_options import COMPILER_OPTIONS
+from coop_jax.backends.tpu.compiler_options import COMPILER_OPTIONS, NO_REMATERIALIZATION
 from coop_jax.backends.tpu.heap import bytes_alive, expected_heap
 from coop_jax.backends.tpu.layouts import layouts_of
 from coop_jax.backends.tpu.quirks import (
@@ -46,6 +46,9 @@ class TpuBackend(Backend):
             self.compiler_options = COMPILER_OPTIONS
         self.has_second_memory = self.has(VMEM)
         self.sweeps_pools = self.has(POOL_SWEEP)
+
+    def without_rematerialization(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {**options, **NO_REMATERIALIZATION}
 
     def compile(
         self,

@@ -17,3 +17,9 @@ COMPILER_OPTIONS: MappingProxyType[str, Any] = MappingProxyType(
     {"xla_tpu_buffer_assignment_enable_fast_merge_fallback": False}
 )
 """Options of XLA:TPU; those that the user gave take precedence."""
+
+NO_REMATERIALIZATION: MappingProxyType[str, Any] = MappingProxyType(
+    {"xla_tpu_rematerialization_min_size_in_bytes": 1 << 40}
+)
+"""By which XLA:TPU rematerializes no value by itself: none is as large. Disabling the pass
+by its name changes nothing."""
