@@ -23,6 +23,11 @@ _MATRIX_TO_VECTOR = 16
 # A kernel's launch on a GPU within a stream, a call by XLA:CPU's runtime; the instructions
 # of a TPU's program follow each other.
 _LAUNCH_SECONDS = {"cpu": 1e-6, "gpu": 2e-6, "tpu": 0.0}
+# Main memory is so many times as fast as the links to other devices. Data sheets, links in
+# one direction: A100 2.0e12 to 3.0e11, H100 3.35e12 to 4.5e11, H200 4.8e12 to 4.5e11, B200
+# 8e12 to 9e11; TPU v4 1.2e12 to 3.0e11, v5e 8.2e11 to 2.0e11, v5p 2.8e12 to 6.0e11, v6e
+# 1.6e12 to 4.5e11. Host devices share the memory.
+_MEMORY_TO_LINKS = {"cpu": 1, "gpu": 8, "tpu": 4}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +58,11 @@ class Target:
     def launch_seconds(self) -> float:
         """What an instruction takes beside its work."""
         return _LAUNCH_SECONDS[self.platform]
+
+    @property
+    def link_bytes_per_second(self) -> float:
+        """Bandwidth of the links to other devices, in one direction."""
+        return self.bytes_per_second / _MEMORY_TO_LINKS[self.platform]
 
     @property
     def vector_rate(self) -> float:

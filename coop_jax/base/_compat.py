@@ -77,6 +77,11 @@ def is_effect_on_operands(effect: Any) -> bool:
     return isinstance(effect, _EFFECTS_ON_OPERANDS)
 
 
+def is_effect_on_axes(effect: Any) -> bool:
+    """Whether an effect says only that devices along a named axis take part."""
+    return isinstance(effect, _core.NamedAxisEffect)
+
+
 def is_of_programs(primitive: Any) -> bool:
     """Whether a primitive is JAX's or ours and occurs in programs, not only in kernels."""
     # Modules are imported at any time: a new one may define the primitive.

@@ -20,7 +20,7 @@ from coop_jax.base._compat import Literal
 from coop_jax.graph.stored_values import StoredValues
 from coop_jax.trace.costs import is_fusible, is_view
 from coop_jax.trace.program import Program, reads, writes
-from coop_jax.trace.purity import may_move, may_run_again, may_vanish
+from coop_jax.trace.purity import is_collective, may_move, may_run_again, may_vanish
 from coop_jax.trace.ties import ties
 
 # A chain of unstored equations longer than this that several operations share is taken
@@ -68,9 +68,10 @@ def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
 
     The values that XLA stored, with views replaced by their sources (unless both are
     stored, and the view takes more); the step's outputs; results of operations with several
-    results or that may not run again; and values that are expensive to compute and reach
-    more than one stored value, or that such an operation or a `cond` reads: XLA neither
-    computes those again in every consumer nor fuses them into what it calls.
+    results, that may not run again or that devices send each other; and values that are
+    expensive to compute and reach more than one stored value, or that such an operation or
+    a `cond` reads: XLA neither computes those again in every consumer nor fuses them into
+    what it calls.
     """
     view_of: dict[Any, Any] = {}
     inputs = {*program.invars, *program.constvars}
@@ -93,7 +94,8 @@ def _stored_values(program: Program, materialization: StoredValues) -> set[Any]:
     } - inputs
     stored |= {v for v in program.outvars if not isinstance(v, Literal)} - inputs
     for eqn in program.eqns:
-        if _has_several_results(eqn) or not may_run_again(eqn):
+        is_apart = is_collective(eqn) or not may_run_again(eqn)
+        if is_apart or _has_several_results(eqn):
             stored.update(writes(eqn))
     called_with = {v for eqn in program.eqns if _is_called(eqn) for v in reads(eqn)}
 

@@ -11,6 +11,7 @@ import numpy as np
 from coop_jax.base import _compat
 from coop_jax.targets import Target
 from coop_jax.trace.program import reads, writes
+from coop_jax.trace.purity import is_collective
 
 # Elementwise primitives whose result may take the place of an operand, with the weight
 # of one element in operations. Any other costs one operation per element.
@@ -119,17 +120,42 @@ def seconds(
     """Seconds of equations that run as one fused operation: a roofline.
 
     The larger of the arithmetic at the target's rate for the widest float among them
-    and of the traffic between the fusion and main memory.
+    and of the traffic between the fusion and main memory; and what devices send each other.
     """
-    arithmetic = 0.0
+    arithmetic, sent = 0.0, 0
     for eqn in eqns:
+        sent += sent_bytes(eqn)
         widths = [
             v.aval.dtype.itemsize
             for v in [*reads(eqn), *writes(eqn)]
             if hasattr(v.aval, "dtype") and v.aval.dtype.name.startswith(("f", "bf"))
         ]
         arithmetic += flops(eqn) / target.matrix_rate(max(widths, default=4))
-    return max(arithmetic, (read_bytes + written_bytes) / target.bytes_per_second)
+    here = max(arithmetic, (read_bytes + written_bytes) / target.bytes_per_second)
+    return here + sent / target.link_bytes_per_second
+
+
+def sent_bytes(eqn: Any) -> int:
+    """Bytes that a device sends to others in an equation, bodies included.
+
+    Of a collective the larger of what it reads and makes. Loops and branches count as in
+    `flops`.
+    """
+    if is_collective(eqn):
+        return max(_bytes_of(reads(eqn)), _bytes_of(eqn.outvars))
+    name, params = eqn.primitive.name, eqn.params
+    if name == "cond":
+        return max(_body_sent(branch) for branch in params["branches"])
+    sent = sum(_body_sent(p) for p in params.values() if _compat.is_jaxpr(p))
+    return params["length"] * sent if name == "scan" else sent
+
+
+def _body_sent(jaxpr: Any) -> int:
+    return sum(map(sent_bytes, _compat.open_jaxpr(jaxpr)[0].eqns))
+
+
+def _bytes_of(values: Iterable[Any]) -> int:
+    return sum(aval_bytes(v.aval) for v in values)
 
 
 def seconds_again(eqn: Any, target: Target) -> float:
@@ -149,9 +175,7 @@ def seconds_again(eqn: Any, target: Target) -> float:
         return _body_seconds(params["body_jaxpr"], target)
     if name == "cond":
         return max(_body_seconds(branch, target) for branch in params["branches"])
-    read = sum(aval_bytes(v.aval) for v in reads(eqn))
-    written = sum(aval_bytes(v.aval) for v in eqn.outvars)
-    return seconds([eqn], read, written, target)
+    return seconds([eqn], _bytes_of(reads(eqn)), _bytes_of(eqn.outvars), target)
 
 
 def seconds_in_loop(eqn: Any, target: Target) -> float:
@@ -170,7 +194,7 @@ def _body_seconds(jaxpr: Any, target: Target) -> float:
     """Modelled time of a body: the longer of its equations and of the traffic of what it is
     given and returns."""
     body, _ = _compat.open_jaxpr(jaxpr)
-    passed_bytes = sum(aval_bytes(v.aval) for v in [*body.invars, *body.outvars])
+    passed_bytes = _bytes_of([*body.invars, *body.outvars])
     again = math.fsum(seconds_in_loop(eqn, target) for eqn in body.eqns)
     return max(again, passed_bytes / target.bytes_per_second)
 

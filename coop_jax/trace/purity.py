@@ -4,8 +4,9 @@ A plan is only as correct as this table. An equation gets no permission if its p
 is in none of the classes, or has the name of one of JAX's or ours and is another: it runs
 as often as it is written, in the order in which it is written.
 
-JAX's effects come first: an equation that has one gets no permission either. They are not
-enough: `lax.rng_uniform` has none and is another number at every call.
+JAX's effects come first: an equation that has one gets no permission either, but for the
+named axes of what devices compute together. They are not enough: `lax.rng_uniform` has
+none and is another number at every call.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Purity:
             not looked into.
         is_local: whether it has all permissions inside of a call. Its effects outside of
             the call is an effect of the call.
+        is_sent: whether devices send each other its operands or results.
     """
 
     reason: str
@@ -42,6 +44,7 @@ class Purity:
     is_call: bool = False
     is_opaque: bool = False
     is_local: bool = False
+    is_sent: bool = False
 
 
 def _permitted(reason: str, **flags: bool) -> Purity:
@@ -60,12 +63,10 @@ KERNEL = _permitted(
     "say that it has side effects.",
     is_opaque=True,
 )
-COLLECTIVE = Purity(
-    "A function of what all devices hold, which all devices have to run equally often. The "
-    "time between devices is not in the planner's prices: it is not run again.",
-    may_merge=True,
-    may_vanish=True,
-    may_move=True,
+COLLECTIVE = _permitted(
+    "A function of what all devices hold, which all devices have to run equally often: a "
+    "plan is one program for all of them. What is sent has a price (`costs.sent_bytes`).",
+    is_sent=True,
 )
 PROMISED = Purity(
     "Python that promises to be a function: JAX leaves it out, but merges it as little as "
@@ -221,8 +222,14 @@ def may_move(eqn: Any) -> bool:
     return _has(eqn, "may_move")
 
 
+def is_collective(eqn: Any) -> bool:
+    """Whether devices send each other the equation's operands or results."""
+    return class_of(eqn.primitive).is_sent
+
+
 def _has(eqn: Any, permission: str) -> bool:
-    return not eqn.effects and _has_class(eqn, permission)
+    is_function = all(map(_compat.is_effect_on_axes, eqn.effects))
+    return is_function and _has_class(eqn, permission)
 
 
 def _has_class(eqn: Any, permission: str) -> bool:

@@ -560,12 +560,14 @@ OTHER_NUMBERS = {
     "saved.schedule": {"_MOST", "_MOST_ALIGNMENT"},
     "saved.subject": {"_DIGITS"},
     # Launches and rates of the executables' seconds choose among compiled plans alone.
+    # Links are those of data sheets.
     "targets": {
         "HEAP_ALIGNMENT",
         "TPU_ALIGNMENT",
         "_CPU",
         "_LAUNCH_SECONDS",
         "_MATRIX_TO_VECTOR",
+        "_MEMORY_TO_LINKS",
         "_ROWS",
     },
     "xla.buffers_from_schedule": {"_RESULT_PART"},

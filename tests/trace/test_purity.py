@@ -15,8 +15,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from steps import traced
 
+from coop_jax import targets
 from coop_jax.base import _compat
-from coop_jax.trace import purity
+from coop_jax.trace import costs, purity
 
 PERMISSIONS = (purity.may_merge, purity.may_run_again, purity.may_vanish, purity.may_move)
 # Modules that need what is not installed, or run something when they are imported.
@@ -182,17 +183,40 @@ def test_foreign_functions_and_kernels_are_what_they_say():
         )
 
 
-def test_collectives_are_not_run_again():
+def test_collectives_are_run_again_by_all_devices():
     def total(x):
         return lax.psum(x, "i")
 
-    assert permissions(total, jnp.ones(3), axis_env=[("i", 2)])[1] == "n"
+    def shown(x):
+        return printed(total(x))
+
+    assert permissions(total, jnp.ones(3), axis_env=[("i", 2)]) == "yyyy"
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("i",))
     spec = jax.sharding.PartitionSpec("i")
-    mapped = jax.shard_map(total, mesh=mesh, in_specs=spec, out_specs=jax.P())
-    assert permissions(mapped, jnp.ones(4)) == "ynyy"
-    mapped = jax.shard_map(jnp.sin, mesh=mesh, in_specs=spec, out_specs=spec)
-    assert permissions(mapped, jnp.ones(4)) == "yyyy"
+    for function, expected in ((total, "yyyy"), (jnp.sin, "yyyy"), (shown, "nnnn")):
+        mapped = jax.shard_map(
+            function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
+        )
+        assert permissions(mapped, jnp.ones(4)) == expected
+
+
+def test_what_is_sent_has_a_price():
+    def total(x):
+        return lax.psum(x, "i")
+
+    def gathered(x):
+        return lax.scan(lambda x, _: (lax.all_gather(x, "i")[0], None), x, None, 3)[0]
+
+    x, axes = jnp.ones(1000), [("i", 2)]
+    [eqn] = equations(total, x, axis_env=axes)
+    assert costs.sent_bytes(eqn) == 4000
+    assert costs.sent_bytes(equations(gathered, x, axis_env=axes)[-1]) == 3 * 8000
+    assert costs.sent_bytes(equations(jnp.sin, x)[-1]) == 0
+    for name in ("cpu", "h200", "tpu v5e"):
+        target = targets.named(name)
+        sent = costs.seconds([eqn], 4000, 4000, target) - 8000 / target.bytes_per_second
+        assert sent == pytest.approx(4000 / target.link_bytes_per_second)
+    assert targets.named("h200").link_bytes_per_second == pytest.approx(6e11)
 
 
 def test_references_that_stay_inside_of_a_call():
