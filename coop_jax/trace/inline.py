@@ -4,7 +4,8 @@ The complete step, with its gradients and its optimizer, becomes one straight li
 equations. Calls are inlined (`jit`, `custom_jvp`, `custom_vjp`, `checkpoint`,
 `closed_call`), equal pure equations are merged and dead ones removed, as XLA would do
 anyway. Only so a recomputation that `jax.checkpoint` inserted counts as the tensor that
-it duplicates, and the planner decides about it itself. Loops, branches, `shard_map`,
+it duplicates, and the planner decides about it itself. A `scan` of one iteration, which XLA
+takes apart, is a call of its body. Other loops, branches, `shard_map`,
 Pallas and FFI calls stay single operations; a step that is one `shard_map` is handled by
 `trace.mapped`. Source lines and name stacks are kept.
 """
@@ -130,6 +131,8 @@ class _Inliner:
             called = _called_jaxpr(eqn)
             if _is_identity(eqn):
                 outvars = invars
+            elif _is_of_one_iteration(eqn):
+                outvars = self._inline_iteration(eqn, invars, info)
             elif called is None:
                 outvars = [
                     v if isinstance(v, DropVar) else _compat.new_var(v.aval)
@@ -164,6 +167,33 @@ class _Inliner:
         )
         return self._constrain(outvars, out_shardings, info)
 
+    def _inline_iteration(self, eqn, invars, info) -> list[Any]:
+        """Inline the body of a `scan`, of the only entry of what it reads."""
+        num_consts, num_carry = _compat.scan_sizes(eqn)
+        num_whole = num_consts + num_carry
+
+        def nested(e):
+            return _compat.nest_source_info(info, e.source_info)
+
+        body, consts = _compat.open_jaxpr(eqn.params["jaxpr"])
+        entries = self._append(
+            lambda *stacks: [jax.lax.squeeze(stack, (0,)) for stack in stacks],
+            *(invars[num_whole:], eqn),
+        )
+        outvars = self.inline(body, [*invars[:num_whole], *entries], consts, nested)
+        stacks = self._append(
+            lambda *entries: [jax.lax.expand_dims(entry, (0,)) for entry in entries],
+            *(outvars[num_carry:], eqn),
+        )
+        return [*outvars[:num_carry], *stacks]
+
+    def _append(self, run, operands, like) -> list[Any]:
+        """Append the equations of a function of operands; returns its results."""
+        eqns, constants, results = inlined(run, operands, like)
+        self.eqns += eqns
+        self.constants += constants
+        return results
+
     def _behind_barrier(self, atoms, barrier: Barrier) -> list[Any]:
         after = [v if isinstance(v, Literal) else _compat.new_var(v.aval) for v in atoms]
         # One barrier per value: a value that only a dead equation reads is dead, too.
@@ -192,6 +222,13 @@ class _Inliner:
 def _called_jaxpr(eqn: Any) -> Any | None:
     parameter = _CALLS.get(eqn.primitive.name)
     return None if parameter is None else eqn.params.get(parameter)
+
+
+def _is_of_one_iteration(eqn: Any) -> bool:
+    """Whether the equation is a `scan` of one iteration, of arrays."""
+    if eqn.primitive.name != "scan" or eqn.params["length"] != 1:
+        return False
+    return all(_compat.is_array(v.aval) for v in (*eqn.invars, *eqn.outvars))
 
 
 def _keeps_apart(eqn: Any) -> bool:
