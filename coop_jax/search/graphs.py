@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from coop_jax.graph.expansions import without_expansions
 from coop_jax.graph.step_graph import StepGraph, build_graph
 from coop_jax.graph.stored_values import StoredValues
+from coop_jax.graph.taken_apart import without_taken_apart
 from coop_jax.graph.wide_fusions import with_partial_results
 from coop_jax.plan.least_possible import least_pool_bytes
 from coop_jax.plan.planner import PlanOptions
@@ -14,6 +15,7 @@ from coop_jax.targets import Target
 from coop_jax.trace.program import Program
 
 _CHANGES = (with_partial_results, without_expansions)
+_FEWEST = len(_CHANGES)
 
 
 class Graphs:
@@ -67,14 +69,20 @@ class Graphs:
     def least(self, graphs: Sequence[StepGraph]) -> Sequence[StepGraph]:
         """The graphs that bound the bytes of all plans: those that are planned, and the
         step without the values that XLA need not store."""
-        fewer = self._with_change(_CHANGES.index(without_expansions))
+        fewer = self._with_change(_FEWEST)
         return graphs if fewer is self._stored else [*graphs, self._graph(fewer)]
 
     def _with_change(self, number: int) -> StoredValues:
         """The stored values after a change; the same object if there is none."""
         if number not in self._changed:
-            self._changed[number] = _CHANGES[number](self._program, self._stored)
+            self._changed[number] = self._changed_stored(number)
         return self._changed[number]
+
+    def _changed_stored(self, number: int) -> StoredValues:
+        if number < _FEWEST:
+            return _CHANGES[number](self._program, self._stored)
+        fewer = self._with_change(_CHANGES.index(without_expansions))
+        return without_taken_apart(self._program, fewer)
 
     def _graph(self, stored: StoredValues, *, early: bool = False) -> StepGraph:
         key = id(stored), early  # All of them live as long as this object.
