@@ -105,6 +105,27 @@ def test_what_is_no_array_is_static_in_arguments_and_results():
     assert repr(planned).endswith("2 planned)")  # a float is static
 
 
+@pytest.mark.parametrize("option", [{"static_argnums": 1}, {"static_argnames": "static"}])
+@pytest.mark.parametrize("is_by_name", [False, True])
+def test_the_static_part_of_a_module_may_be_a_static_argument(option, is_by_name):
+    parameters, rest = eqx.partition(made()[0], eqx.is_inexact_array)
+
+    def step(parameters, static, x):
+        def loss(parameters):
+            return jnp.mean(jax.vmap(eqx.combine(parameters, static))(x) ** 2)
+
+        value, grads = eqx.filter_value_and_grad(loss)(parameters)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, parameters, grads), value
+
+    planned = planned_of(step, **option)
+    expected = jax.jit(step, **option)(parameters, rest, batch())
+    if is_by_name:
+        found = planned(parameters, static=rest, x=batch())
+    else:
+        found = planned(parameters, rest, batch())
+    assert_alike(expected, found)
+
+
 def test_keys_and_state_by_name():
     class Noisy(eqx.Module):
         mlp: eqx.nn.MLP

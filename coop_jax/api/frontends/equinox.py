@@ -95,15 +95,27 @@ class FilteredStep:
         equinox = _equinox()
         self._fn = fn
 
-        def pure(static: _Static, /, *args: Any, **kwargs: Any) -> Any:
-            args, kwargs = equinox.combine((args, kwargs), static.tree())
+        # No parameter with a name: one of the step may have it, and be static by name.
+        def pure(*args: Any, **kwargs: Any) -> Any:
+            static, *arrays = args
+            rest, rest_by_name = static.tree()
+            args = tuple(
+                a if i in self._nums else equinox.combine(a, rest[i])
+                for i, a in enumerate(arrays)
+            )
+            kwargs = {
+                k: v if k in self._names else equinox.combine(v, rest_by_name[k])
+                for k, v in kwargs.items()
+            }
             results, rest = equinox.partition(fn(*args, **kwargs), equinox.is_array)
             return results, _Static.of(rest)
 
         pure = functools.update_wrapper(pure, fn, updated=())
         del pure.__wrapped__  # whose signature has no parameter for the static part
-        self._resolved = _compat_jit.jit_parts(jax.jit(fn, **options))[1]
-        self.budgeted = budgeted(jax.jit(pure, **_one_further(self._resolved)))
+        resolved = _compat_jit.jit_parts(jax.jit(fn, **options))[1]
+        self._nums = resolved.get("static_argnums", ())
+        self._names = resolved.get("static_argnames", ())
+        self.budgeted = budgeted(jax.jit(pure, **_one_further(resolved)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = self._pure_arguments(args, kwargs)
@@ -120,9 +132,7 @@ class FilteredStep:
 
     def _pure_arguments(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         """The arguments with every array apart from the rest, which is static."""
-        equinox = _equinox()
-        nums = self._resolved.get("static_argnums", ())
-        names = self._resolved.get("static_argnames", ())
+        equinox, nums, names = _equinox(), self._nums, self._names
 
         def is_traced(leaf: Any) -> bool:
             return equinox.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
