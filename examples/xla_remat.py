@@ -81,9 +81,7 @@ def rows(batch: int) -> list[list[str]]:
         )
         fitted = fit_step(traced, budget, "search", progress)
         target = target_of(traced.device())
-        seconds = executable_seconds(
-            fitted.compiled, target, kernel_flops(traced.program)
-        )
+        seconds = executable_seconds(fitted.compiled, target, kernel_flops(traced.program))
         assert seconds is not None, "an absent GPU's module is published"
         plan = fitted.plan
         cells = [

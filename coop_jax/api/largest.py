@@ -91,16 +91,16 @@ def largest(
     planned and compiled like `remat_train_step` with this budget and these options does.
 
     Sizes other than the answer take at most four compilations in all, unless more than one
-    that was predicted to fit does not. Of a step with loops, the bodies of loops are
-    planned in one way to predict a size, and in all ways only for the answer: a larger
-    size may fit by plans that the prediction does not know.
+    that was predicted to fit does not. Of a step with loops, whole sizes are planned, as
+    nothing less shows what their smallest plans need: at most four beside the answer.
 
     Arguments:
         make_step: `make_step(size)` returns the step, as for `remat_train_step`, and the
             tuple of its arguments: pytrees of arrays or of `jax.ShapeDtypeStruct`s. Called
             for several sizes, some larger than the answer.
         sizes: the numbers of sequences, tokens or others that may be chosen, increasing.
-        target, budget: as for `fit`; a budget in bytes or `"device"`, not a percentage.
+        target, budget: as for `fit`; a budget in bytes, `"device"` or `"no-xla-remat"`, not
+            a percentage.
         planner, static_argnums, static_argnames, donate_argnums, donate_argnames,
             keep_unused, compiler_options, verbose: as for `remat_train_step`.
 

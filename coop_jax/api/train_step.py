@@ -78,7 +78,7 @@ def remat_train_step(
             those given here override them.
         budget: bytes per device (int), or a string: `"12GiB"`, `"750MB"`, `"60%"` of
             the bytes of the unmodified step, `"device"` for the bytes that the device
-            reports.
+            reports, `"no-xla-remat"` for these without rematerialization by XLA itself.
         planner: `"search"` (whole plans compared, never worse than the others),
             `"lookahead"` (Coop with exact next uses), `"coop"` (the paper), `"dtr"`,
             `"dte"`, or a `PlanOptions` with its switches.
