@@ -39,11 +39,14 @@ class InsideReaders:
         layers: the last equations of layers that run again as those under
             `jax.checkpoint` do, products included and each in one stretch; empty: fusible
             work alone is made again, each value where it is read.
+        waits: whether a layer runs again only when what was made before of large values is
+            there (`emit.waiting_results`).
     """
 
     after: int
     kept: tuple[Any, ...]
     layers: tuple[int, ...] = ()
+    waits: bool = False
 
 
 def inside_readers(program: Program, stored: StoredValues) -> InsideReaders | None:
@@ -99,6 +102,7 @@ def written(program: Program, inside: InsideReaders) -> LateWriter:
     writer = LateWriter(
         *(program, inside.after, inside.kept, made_again(program, inside)),
         layers=inside.layers,
+        waits=inside.waits,
     )
     for index in range(inside.after + 1, len(program.eqns)):
         writer.write(index)

@@ -2,14 +2,16 @@
 
 What is kept passes a fence before anything is made of it again, together with a value of
 the way back: so XLA neither merges the second computation with the first nor begins it
-early. Where whole layers run again, three things more are needed for that:
+early. Where whole layers run again, four things more are needed for that:
 
 * arguments pass the fence, too: what is made of them alone, as the casts of weights, would
   be merged with the first computation, and kept in its place;
 * the value of the way back has to be one. A reader's operand may be made of arguments and
   constants alone, as the zeros that a gradient is scattered into: XLA has it at once;
 * it is an operand of the reader where possible. The product that was written last may be
-  the gradient of a weight, whose layout a fence would hold.
+  the gradient of a weight, whose layout a fence would hold;
+* where asked, what was made of large values before has to be there, or these are kept for
+  it (`emit.waiting_results`).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from coop_jax.base._compat import Literal
 from coop_jax.emit.fence import fence_equation
 from coop_jax.emit.rewrite import RECOMPUTE_SCOPE
 from coop_jax.emit.segments import can_pass
+from coop_jax.emit.waiting_results import WaitingResults
 from coop_jax.trace.costs import is_fusible
 from coop_jax.trace.program import Program, reads, writes
 from coop_jax.trace.ties import behind_selections, ties
@@ -38,6 +41,7 @@ class LateWriter:
         kept: the values that are kept for what is made again.
         again: the equations to make again, by index, in the program's order.
         layers: the last equations of layers that run again, each in one stretch.
+        waits: as of `InsideReaders`.
 
     Attributes:
         eqns: the equations.
@@ -51,6 +55,8 @@ class LateWriter:
         kept: Collection[Any],
         again: Iterable[int],
         layers: Sequence[int] = (),
+        *,
+        waits: bool = False,
     ) -> None:
         self.eqns: list[Any] = list(program.eqns[: after + 1])
         self.origin: dict[Any, Any] = {}
@@ -68,13 +74,14 @@ class LateWriter:
         for v, index in self._maker.items():
             self._made_again[bisect.bisect_left(layers, index)].append(v)
         self._way_back = _WayBack(self.eqns, self._kept) if layers else None
+        self._waiting = WaitingResults(program.eqns) if layers and waits else None
 
     def write(self, index: int) -> None:
         """An equation after the point, and before it what it is the first to need."""
         eqn = self._program.eqns[index]
         needed = sorted(self._with_layers(self._needed(reads(eqn))))
         if needed:
-            self._fence(needed, eqn)
+            self._fence(needed, index)
         for maker in needed:
             self._make_again(maker)
         # Of what is kept one version is read from here on, by both computations.
@@ -88,6 +95,8 @@ class LateWriter:
         self._late.update(writes(eqn))
         if self._way_back is not None:
             self._way_back.advance(eqn)
+        if self._waiting is not None:
+            self._waiting.advance(index)
 
     def _needed(self, values: Iterable[Any]) -> set[int]:
         """The equations to make again for some values, that were not yet."""
@@ -109,7 +118,7 @@ class LateWriter:
         begun = {bisect.bisect_left(self._layers, index) for index in needed}
         return self._needed(v for layer in begun for v in self._made_again[layer])
 
-    def _fence(self, needed: Iterable[int], reader: Any) -> None:
+    def _fence(self, needed: Iterable[int], reader: int) -> None:
         operands = (v for i in needed for v in reads(self._program.eqns[i]))
         new = [
             v
@@ -118,8 +127,11 @@ class LateWriter:
         ]
         if not new:
             return
-        late = [v for v in reads(reader) if v in self._late]
-        before = new + (self._way_back.of(late) if self._way_back else late[:1])
+        late = [v for v in reads(self._program.eqns[reader]) if v in self._late]
+        way_back = self._way_back.of(late) if self._way_back else late[:1]
+        before = new + way_back
+        if self._waiting is not None:
+            before += self._waiting.before(reader, way_back)
         after = [_compat.new_var(v.aval) for v in before]
         # Fences of a schedule are numbered from 0.
         self.eqns.append(fence_equation(before, after, -1 - len(self._fenced)))

@@ -115,12 +115,22 @@ class Layers:
         return tuple(max(narrow, key=lambda some: some[-1]).tolist())
 
     def passing(self, boundaries: Sequence[int]) -> tuple[Any, ...]:
-        """What passes a boundary and is not made by fusible equations of what does."""
+        """What passes a boundary and is not made by fusible equations of what does.
+
+        Behind the last boundary the way back may have begun before the point at which most
+        is alive: there only that passes whose counterpart passes the boundary before.
+        """
         ends = np.array(boundaries, np.int64)
+        eqns = self.program.eqns
 
         def passes(v: Any) -> bool:
             at = int(np.searchsorted(ends, self._made[v]))
-            return at < len(ends) and ends[at] < self._last[v]
+            if at == len(ends) or self._last[v] <= ends[at]:
+                return False
+            if at == 0 or at + 1 < len(ends):
+                return True
+            before = self._made[v] - int(ends[at] - ends[at - 1])
+            return any(self._last[w] > ends[at - 1] for w in writes(eqns[before]))
 
         found: dict[Any, None] = {}
         derived: set[Any] = set()
@@ -135,7 +145,8 @@ class Layers:
     def kept(self, boundaries: Sequence[int], worth: Sequence[float]) -> InsideReaders:
         """What passes the boundaries, and the cheapest choice of what else is kept.
 
-        Of the last layer nothing runs again: what it computes is read at once.
+        Of the last layer nothing runs again: what it computes is read at once. So the
+        second half begins behind the boundaries, and what follows them is left as written.
 
         Arguments:
             boundaries: the equations that layers end with, but for the last.
@@ -145,7 +156,7 @@ class Layers:
 
         def again(index: int) -> float:
             eqn = self.program.eqns[index]
-            if index > boundaries[-1] or not may_run_again(eqn):
+            if not may_run_again(eqn):
                 return math.inf
             if is_fusible(eqn):
                 return 0.0
@@ -155,15 +166,16 @@ class Layers:
         def to_store(v: Any) -> float:
             index = self._made[v]
             eqn = self.program.eqns[index]
-            is_kept = index > boundaries[-1] or not may_run_again(eqn)
+            is_kept = not may_run_again(eqn)
             return 0.0 if is_kept or _has_a_kernel(eqn) else math.inf
 
+        after = boundaries[-1]
         values = minimum_cut(
-            *(self.program, self._stored, self.after, again),
+            *(self.program, self._stored, after, again),
             anyway=frozenset(passing),
             to_store=to_store,
         )
-        return InsideReaders(self.after, (*passing, *values), tuple(boundaries))
+        return InsideReaders(after, (*passing, *values), tuple(boundaries))
 
     def seconds(self, inside: InsideReaders) -> float:
         """Modelled time of what runs again."""

@@ -11,8 +11,8 @@ from coop_jax.trace.program import Program
 
 
 def inside_contents(program: Program, inside: InsideReaders | None) -> Any:
-    """A part of a document: the last equation before the point, what is kept, and the last
-    equations of layers."""
+    """A part of a document: the last equation before the point, what is kept, the last
+    equations of layers, and whether these wait."""
     if inside is None:
         return None
     names = Names.of(program)
@@ -20,6 +20,7 @@ def inside_contents(program: Program, inside: InsideReaders | None) -> Any:
         "after": inside.after,
         "kept": [names.of_value(v) for v in inside.kept],
         "layers": list(inside.layers),
+        "waits": inside.waits,
     }
 
 
@@ -32,13 +33,14 @@ def inside_of(node: Node, program: Program) -> InsideReaders | None:
     """
     if node.value is None:
         return None
-    after_node, kept_node, layers_node = node.fields("after", "kept", "layers")
+    after_node, kept_node, *rest = node.fields("after", "kept", "layers", "waits")
+    layers_node, waits_node = rest
     after = after_node.number(most=len(program.eqns) - 1)
     made = {v for eqn in program.eqns[: after + 1] for v in eqn.outvars}
     values = {name: v for name, v in Names.of(program).values().items() if v in made}
     kept = tuple(values[item.one_of(tuple(values))] for item in kept_node.items())
     layers = tuple(item.number(most=after) for item in layers_node.items())
-    inside = InsideReaders(after, kept, layers)
+    inside = InsideReaders(after, kept, layers, waits_node.flag())
     if not made_again(program, inside):
         raise kept_node.fault("values that others are made of")
     return inside

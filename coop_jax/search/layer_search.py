@@ -5,6 +5,10 @@ bytes to the least time the choice that is expected to keep the budget with the 
 recomputation is compiled (`emit.layers_again`), and XLA's figure corrects the next one.
 There is no schedule: what is made again, and where, is in the program, so that it fuses as
 under a policy.
+
+Layers wait for the gradients of weights (`emit.waiting_results`), which keeps fewer bytes
+where XLA leaves them to the end, and takes time where they fuse with what the optimizer
+does. So the choice that was found is compiled without that, too.
 """
 
 from __future__ import annotations
@@ -71,7 +75,7 @@ class LayerSearch:
         tried: dict[InsideReaders, Measured] = {}
         while len(tried) < MAX_COMPILATIONS:
             choice = self._choice(budget_bytes - self._fixed_bytes - error)
-            if choice is None and not tried:
+            if choice is None and best_of(tried.values(), budget_bytes) is None:
                 choice = self._least()
             if choice is None or choice.inside in tried:
                 break
@@ -88,6 +92,12 @@ class LayerSearch:
         found = best_of(tried.values(), budget_bytes)
         if found is None:
             return None
+        waiting = next(inside for inside, one in tried.items() if one is found)
+        alone = dataclasses.replace(waiting, waits=False)
+        measured = self._compiled(alone, found.candidate.predicted_bytes)
+        if measured is not None:
+            tried[alone] = measured
+        found = best_of(tried.values(), budget_bytes)
         return found, next(inside for inside, one in tried.items() if one is found)
 
     def _compiled(self, inside: InsideReaders, expected_bytes: int) -> Measured | None:
@@ -130,7 +140,7 @@ class LayerSearch:
             middle = layers.idle_bytes / layers.step_seconds
             least = middle * 2.0 ** (halvings - _HALVINGS)
             worth = [least * (1 + (k >= count - further)) for k in range(count)]
-            inside = layers.kept(boundaries, worth)
+            inside = dataclasses.replace(layers.kept(boundaries, worth), waits=True)
             self._known[key] = _Choice(
                 inside, layers.live_bytes(inside), layers.seconds(inside)
             )
