@@ -78,6 +78,28 @@ def test_hardly_ever_a_smaller_pool_has_a_plan(policy):
     assert num_missed <= num_graphs // 20
 
 
+@pytest.mark.parametrize("family", ["layered", "u_shaped", "dense", "step"])
+def test_the_two_halves_of_a_search_for_the_smallest_pool(family):
+    """Together they find what one call does; nothing is planned to the end of a graph whose
+    pool is larger than that of another."""
+    options = _ext.PlanOptions(limits_live_bytes=True, overhead_limit=10.0)
+    given_up = 0
+    for num_ops, seed in itertools.product((12, 30, 60), range(4)):
+        graph = random_graphs.FAMILIES[family](num_ops, seed)
+        whole = _ext.minimum_pool(graph, options)
+        quick = _ext.minimum_pool_quickly(graph, options)
+        for most in (None, whole.capacity):
+            found = _ext.minimum_pool_from(graph, options, quick, most)
+            assert found.capacity == whole.capacity
+            assert found.blocking_operation == whole.blocking_operation
+            assert found.schedule.steps.tobytes() == whole.schedule.steps.tobytes()
+        for most in (0, whole.capacity - 1):
+            found = _ext.minimum_pool_from(graph, options, quick, most)
+            assert found is None or found.capacity == whole.capacity
+            given_up += found is None
+    assert given_up >= 23
+
+
 def test_minimum_pool_at_the_lower_bound():
     graph = Program([Op([], [0]), Op([0], [1])], [64, 64]).graph()
     smallest = _ext.minimum_pool(graph, _ext.PlanOptions())

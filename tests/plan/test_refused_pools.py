@@ -83,7 +83,8 @@ def test_other_orders_are_asked_of_their_own(graph):
 
 
 def orders(seed):
-    """A step in XLA's order and in the one that frees early, with their smallest pools."""
+    """A step in XLA's order and in the one that frees early, with their smallest pools,
+    each found without the other."""
     fn, args, options = random_step(seed)
     graph = compiled_graph(traced(fn, *args, **options))
     graphs = [graph, build_graph(graph.program, graph.stored, TARGET, early=True)]
@@ -97,6 +98,11 @@ def test_a_later_order_may_have_the_smallest_pool():
         first = dataclasses.replace(written, is_early=True)
         then = dataclasses.replace(early, is_early=False)
         found, smallest = smallest_of([first, then], OPTIONS)
-        assert smallest.pool_bytes <= min(pools)
+        assert smallest.pool_bytes == min(pools)
+        # Of equals the first; and all of it is that of the order alone.
+        assert found is [first, then][pools.index(min(pools))]
+        alone = smallest_pool(found, OPTIONS)
+        assert smallest.blocking_operation == alone.blocking_operation
+        assert smallest.schedule.steps.tobytes() == alone.schedule.steps.tobytes()
         swapped += found is then
     assert swapped

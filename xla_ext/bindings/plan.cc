@@ -114,6 +114,31 @@ The smallest pool, by bisection, that `options` can plan in.
 A smaller feasible pool may exist, as feasibility need not be monotone.
 )");
   m.def(
+      "minimum_pool_quickly",
+      [](const Graph& graph, const PlanOptions& options) {
+        nb::gil_scoped_release release;
+        return FindMinimumPoolQuickly(graph, options);
+      },
+      nb::arg("graph"), nb::arg("options"), R"(
+A first pool, found with little effort, that `minimum_pool_from` goes on from.
+
+The two together find the pool of `minimum_pool`.
+)");
+  m.def(
+      "minimum_pool_from",
+      [](const Graph& graph, const PlanOptions& options, const MinimumPool& quick,
+         std::optional<IntArg> most) {
+        const auto most_bytes = ToOptionalCount(most, "minimum_pool_from", "most");
+        nb::gil_scoped_release release;
+        return FindMinimumPool(graph, options, quick, most_bytes);
+      },
+      nb::arg("graph"), nb::arg("options"), nb::arg("quick"),
+      nb::arg("most") = nb::none(), R"(
+The smallest pool, from that of `minimum_pool_quickly` for the same graph and options.
+
+None as soon as it is certain to be larger than `most` bytes.
+)");
+  m.def(
       "lower_bound",
       [](const Graph& graph, IntArg alignment) {
         const LowerBound bound =

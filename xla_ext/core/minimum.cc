@@ -46,78 +46,137 @@ Schedule PlanUnconstrained(const Graph& graph, const PlanOptions& options) {
       "please report it");
 }
 
+namespace {
+
+class MinimumSearch {
+ public:
+  MinimumSearch(const Graph& graph, const PlanOptions& options,
+                std::optional<Bytes> tolerance)
+      : graph_(graph),
+        options_(options),
+        tolerance_(tolerance),
+        bound_(FindLowerBound(graph, options.common.alignment)),
+        total_(TotalBytes(graph, options.common.alignment)) {}
+
+  std::optional<MinimumPool> Quick() {
+    // Whether there is a plan shows sooner than how good one can be.
+    PlanOptions quick = options_;
+    quick.search.effort /= kQuicker;
+    quick.search.any_plan = true;
+    low_ = bound_.bytes;
+    if (IsFeasible(low_, quick) && IsFeasible(low_, options_)) {
+      best_->blocking_op = bound_.position;
+      best_->is_at_bound = true;
+      return std::move(best_);
+    }
+    // Fragmentation may defeat a plan at the unconstrained peak, hence the loop.
+    high_ = PlanUnconstrained(graph_, options_).statistics.peak_bytes;
+    high_ = std::max(high_, low_ + options_.common.alignment);
+    while (!IsFeasible(high_, quick)) {
+      if (high_ >= total_) return std::nullopt;
+      low_ = high_;
+      high_ = std::min(2 * high_, total_);
+    }
+    Bisect(quick, [&] { return Step(); });
+    best_->failure_below = failure_;
+    return std::move(best_);
+  }
+
+  std::optional<MinimumPool> GoOn(const MinimumPool& quick,
+                                  std::optional<Bytes> most) {
+    if (most && bound_.bytes > *most) return std::nullopt;
+    if (quick.is_at_bound) return quick;
+    best_ = quick;
+    failure_ = quick.failure_below;
+    high_ = quick.capacity;
+    // A search may miss a plan in a room between two others: with all of the effort in
+    // steps further down, as long as they have plans, and between the last two.
+    PlanOptions thorough = options_;
+    thorough.search.any_plan = true;
+    for (low_ = bound_.bytes; high_ - low_ > Step();) {
+      const Bytes below = std::max(
+          low_, RoundUp(high_ - high_ / kPartBelow, options_.common.alignment));
+      if (below >= high_) break;
+      (IsFeasible(below, thorough) ? high_ : low_) = below;
+      if (low_ == below) break;
+    }
+    // From here on the end is above `low_`, and before the last step at least `high_`.
+    if (most && low_ >= *most) return std::nullopt;
+    Bisect(thorough, [&] {
+      return tolerance_ ? Step() : std::max(Step(), high_ / kPartOfEnd);
+    });
+    if (most && high_ > *most) return std::nullopt;
+    // What is named can be planned with all of the effort, too.
+    while (high_ < total_ && !IsFeasible(high_, options_)) {
+      low_ = high_;
+      high_ = std::min(high_ + RoundUp(Step(), options_.common.alignment), total_);
+    }
+    best_->blocking_op = failure_->op;
+    best_->failure_below = failure_;
+    return std::move(best_);
+  }
+
+ private:
+  bool IsFeasible(Bytes capacity, const PlanOptions& how) {
+    PlanResult result = Plan(graph_, capacity, how);
+    if (auto* schedule = std::get_if<Schedule>(&result)) {
+      best_ = {.capacity = capacity,
+               .schedule = std::move(*schedule),
+               .failure_below = std::nullopt};
+      return true;
+    }
+    failure_ = std::get<PlanFailure>(result);
+    return false;
+  }
+
+  [[nodiscard]] Bytes Step() const {
+    return std::max(tolerance_.value_or(low_ / 200), options_.common.alignment);
+  }
+
+  template <typename Enough>
+  void Bisect(const PlanOptions& how, const Enough& enough) {
+    while (high_ - low_ > enough()) {
+      const Bytes middle =
+          RoundUp(low_ + (high_ - low_) / 2, options_.common.alignment);
+      if (middle >= high_) break;
+      (IsFeasible(middle, how) ? high_ : low_) = middle;
+    }
+  }
+
+  const Graph& graph_;
+  const PlanOptions& options_;
+  const std::optional<Bytes> tolerance_;
+  const LowerBound bound_;
+  const Bytes total_;
+  Bytes low_ = 0;
+  Bytes high_ = 0;
+  std::optional<MinimumPool> best_;
+  std::optional<PlanFailure> failure_;
+};
+
+}  // namespace
+
+std::optional<MinimumPool> FindMinimumPoolQuickly(const Graph& graph,
+                                                  const PlanOptions& options,
+                                                  std::optional<Bytes> tolerance) {
+  return MinimumSearch(graph, options, tolerance).Quick();
+}
+
+std::optional<MinimumPool> FindMinimumPool(const Graph& graph,
+                                           const PlanOptions& options,
+                                           const MinimumPool& quick,
+                                           std::optional<Bytes> most,
+                                           std::optional<Bytes> tolerance) {
+  return MinimumSearch(graph, options, tolerance).GoOn(quick, most);
+}
+
 std::optional<MinimumPool> FindMinimumPool(const Graph& graph,
                                            const PlanOptions& options,
                                            std::optional<Bytes> tolerance) {
-  std::optional<MinimumPool> best;
-  std::optional<PlanFailure> failure;
-  // Whether there is a plan shows sooner than how good one can be.
-  PlanOptions quick = options;
-  quick.search.effort /= kQuicker;
-  quick.search.any_plan = true;
-  const auto is_feasible = [&](Bytes capacity, const PlanOptions& how) {
-    PlanResult result = Plan(graph, capacity, how);
-    if (auto* schedule = std::get_if<Schedule>(&result)) {
-      best = {.capacity = capacity,
-              .schedule = std::move(*schedule),
-              .failure_below = std::nullopt};
-      return true;
-    }
-    failure = std::get<PlanFailure>(result);
-    return false;
-  };
-
-  const LowerBound bound = FindLowerBound(graph, options.common.alignment);
-  Bytes low = bound.bytes;
-  if (is_feasible(low, quick) && is_feasible(low, options)) {
-    best->blocking_op = bound.position;
-    return best;
-  }
-
-  // Fragmentation may defeat a plan at the unconstrained peak, hence the loop.
-  const Bytes total = TotalBytes(graph, options.common.alignment);
-  Bytes high = PlanUnconstrained(graph, options).statistics.peak_bytes;
-  high = std::max(high, low + options.common.alignment);
-  while (!is_feasible(high, quick)) {
-    if (high >= total) return std::nullopt;
-    low = high;
-    high = std::min(2 * high, total);
-  }
-
-  const auto step = [&] {
-    return std::max(tolerance.value_or(low / 200), options.common.alignment);
-  };
-  const auto bisect = [&](const PlanOptions& how, const auto& enough) {
-    while (high - low > enough()) {
-      const Bytes middle =
-          RoundUp(low + (high - low) / 2, options.common.alignment);
-      if (middle >= high) break;
-      (is_feasible(middle, how) ? high : low) = middle;
-    }
-  };
-  bisect(quick, step);
-  // A search may miss a plan in a room between two others: with all of the effort in
-  // steps further down, as long as they have plans, and between the last two.
-  PlanOptions thorough = options;
-  thorough.search.any_plan = true;
-  for (low = bound.bytes; high - low > step();) {
-    const Bytes below = std::max(
-        low, RoundUp(high - high / kPartBelow, options.common.alignment));
-    if (below >= high) break;
-    (is_feasible(below, thorough) ? high : low) = below;
-    if (low == below) break;
-  }
-  bisect(thorough, [&] {
-    return tolerance ? step() : std::max(step(), high / kPartOfEnd);
-  });
-  // What is named can be planned with all of the effort, too.
-  while (high < total && !is_feasible(high, options)) {
-    low = high;
-    high = std::min(high + RoundUp(step(), options.common.alignment), total);
-  }
-  best->blocking_op = failure->op;
-  best->failure_below = failure;
-  return best;
+  MinimumSearch search(graph, options, tolerance);
+  const std::optional<MinimumPool> quick = search.Quick();
+  if (!quick) return std::nullopt;
+  return search.GoOn(*quick, std::nullopt);
 }
 
 }  // namespace coop

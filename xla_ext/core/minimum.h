@@ -26,6 +26,7 @@ struct MinimumPool {
   OpIdx blocking_op = kNone;
   // That failure; nullopt at the lower bound.
   std::optional<PlanFailure> failure_below;
+  bool is_at_bound = false;  // The lower bound: nothing is below it.
 };
 
 // The smallest capacity that can be planned with `options`, found by bisection
@@ -37,6 +38,17 @@ struct MinimumPool {
 [[nodiscard]] std::optional<MinimumPool> FindMinimumPool(
     const Graph& graph, const PlanOptions& options,
     std::optional<Bytes> tolerance = std::nullopt);
+
+// The same in two calls, for several graphs of one program, of which one has the
+// smallest pool: first by plans with little effort, for all of them; then, with the
+// result of that, with all of the effort. Of a graph whose pool is certain to be
+// larger than `most`, that of another, nothing more is planned: nullopt.
+[[nodiscard]] std::optional<MinimumPool> FindMinimumPoolQuickly(
+    const Graph& graph, const PlanOptions& options,
+    std::optional<Bytes> tolerance = std::nullopt);
+[[nodiscard]] std::optional<MinimumPool> FindMinimumPool(
+    const Graph& graph, const PlanOptions& options, const MinimumPool& quick,
+    std::optional<Bytes> most, std::optional<Bytes> tolerance = std::nullopt);
 
 }  // namespace coop
 

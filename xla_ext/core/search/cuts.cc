@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace coop {
 namespace {
@@ -44,12 +45,13 @@ std::span<const Cut> CutFinder::Find(const Decisions& decisions,
     ExecIdx from = versions[At(v)].made;
     for (int64_t i = reads_ptr_[At(v)]; i < reads_ptr_[At(v) + 1]; ++i) {
       const ExecIdx to = reads_[At(i)];
-      const bool frees_at_once = from >= 0 && CouldBeTakenOver(v, from);
-      if (num_above_[At(to)] > num_above_[At(from + !frees_at_once)]) {
-        Consider(decisions, v, from, to, i, frees_at_once);
-        if (gaps_.has_early_runs()) ConsiderSplit(decisions, v, from, to);
-      }
-      from = to;
+      const ExecIdx begin = std::exchange(from, to);
+      // At most from where it was read on: mostly there is nothing to relieve.
+      if (num_above_[At(to)] <= num_above_[At(std::max<ExecIdx>(begin, 0))]) continue;
+      const bool frees_at_once = begin >= 0 && CouldBeTakenOver(v, begin);
+      if (num_above_[At(to)] <= num_above_[At(begin + !frees_at_once)]) continue;
+      Consider(decisions, v, begin, to, i, frees_at_once);
+      if (gaps_.has_early_runs()) ConsiderSplit(decisions, v, begin, to);
     }
   }
   return cuts_;
@@ -242,8 +244,7 @@ Seconds CutFinder::PriceChain(TensorIdx t, ExecIdx reader, double* relief) {
     if (stack_.size() > kLongestChain) {
       return std::numeric_limits<Seconds>::infinity();
     }
-    for (const TensorIdx input : graph_.inputs(op)) {
-      if (!gaps_.has_gaps(input)) continue;
+    for (const TensorIdx input : gaps_.inputs(op)) {
       touched_.push_back(input);
       const Lifetime* version = VersionAt(input, reader);
       if (version == nullptr) {

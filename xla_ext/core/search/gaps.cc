@@ -57,6 +57,17 @@ GapTable::GapTable(const Graph& graph, std::span<const Split> splits)
     has_early_runs_ |= split.is_for_early_run;
   }
   split_at_ = Csr<TensorIdx>(graph.num_ops(), entries);
+  const auto with_gaps = [&](auto&& tensors_of) {
+    entries.clear();
+    for (OpIdx op = 0; op < graph.num_ops(); ++op) {
+      for (const TensorIdx t : tensors_of(op)) {
+        if (has_gaps(t)) entries.emplace_back(op, t);
+      }
+    }
+    return Csr<TensorIdx>(graph.num_ops(), entries);
+  };
+  inputs_ = with_gaps([&](OpIdx op) { return graph.inputs(op); });
+  outputs_ = with_gaps([&](OpIdx op) { return graph.outputs(op); });
 }
 
 GapIdx GapTable::at(TensorIdx t, Position position) const {

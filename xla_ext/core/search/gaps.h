@@ -80,6 +80,13 @@ class GapTable {
   // The tensors of which a gap is parted at `position`.
   [[nodiscard]] std::span<const TensorIdx> split_at(Position position) const;
   [[nodiscard]] std::span<const Split> splits() const { return splits_; }
+  // What an operation reads, or makes, of the tensors that have gaps, in its order.
+  [[nodiscard]] std::span<const TensorIdx> inputs(OpIdx op) const {
+    return inputs_[op];
+  }
+  [[nodiscard]] std::span<const TensorIdx> outputs(OpIdx op) const {
+    return outputs_[op];
+  }
   [[nodiscard]] bool has_early_runs() const { return has_early_runs_; }
 
   // Nothing is dropped between uses; nothing is kept behind the last one.
@@ -92,6 +99,8 @@ class GapTable {
   std::vector<Split> splits_;  // By tensor, then position.
   bool has_early_runs_ = false;
   Csr<TensorIdx> split_at_;
+  Csr<TensorIdx> inputs_;
+  Csr<TensorIdx> outputs_;
   std::vector<GapIdx> first_;
   std::vector<GapIdx> last_;
   std::vector<TensorIdx> tensor_;

@@ -49,8 +49,7 @@ Repairer::Repairer(const Graph& graph, const GapTable& gaps, Bytes capacity,
 }
 
 bool Repairer::Evaluate(SearchPlan& plan, Seconds limit) {
-  const bool finished =
-      rollout_.Run(plan.decisions, std::min(limit, most_seconds_));
+  const bool finished = RollOut(plan.decisions, std::min(limit, most_seconds_));
   effort_ -= std::ssize(rollout_.executions()) + 1;
   if (deadline_.IsOver()) effort_ = std::min(effort_, least_effort_ - 1);
   if (!finished) return false;
@@ -63,6 +62,18 @@ bool Repairer::Evaluate(SearchPlan& plan, Seconds limit) {
   }
   has_fit_ |= plan.IsFeasible();
   return true;
+}
+
+// A plan that was repaired is filled up next, and what was filled up again: the last
+// rollout is often that of the same decisions.
+bool Repairer::RollOut(const Decisions& decisions, Seconds limit) {
+  if (is_rolled_out_ && decisions == rolled_out_ &&
+      rollout_.recompute_seconds() <= limit) {
+    return true;
+  }
+  is_rolled_out_ = rollout_.Run(decisions, limit);
+  if (is_rolled_out_) rolled_out_ = decisions;
+  return is_rolled_out_;
 }
 
 // The bytes below what is preferred, or needed, by execution of the rollout.

@@ -81,6 +81,7 @@ class Repairer {
   void AllowMore(Bytes bytes) { preferred_ += bytes; }
 
  private:
+  bool RollOut(const Decisions& decisions, Seconds limit);
   void MeasureRoom();
   bool Unblock(SearchPlan& plan);
   bool Apply(SearchPlan& plan, std::span<const Cut> found, double noise);
@@ -101,6 +102,8 @@ class Repairer {
   Seconds program_seconds_ = 0;
   Seconds most_seconds_ = std::numeric_limits<Seconds>::infinity();
   Rollout rollout_;
+  Decisions rolled_out_;  // Of the last rollout.
+  bool is_rolled_out_ = false;  // To its end.
   CutFinder cuts_;
   FillFinder fills_;
   RandomChoice& random_;

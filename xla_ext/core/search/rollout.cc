@@ -36,28 +36,46 @@ Rollout::Rollout(const Graph& graph, const GapTable& gaps, Bytes alignment)
     }
   }
   for (size_t i = 1; i < pinned_.size(); ++i) pinned_[i] += pinned_[i - 1];
+  IndexTensors();
+}
+
+// What every run asks for again, once.
+void Rollout::IndexTensors() {
+  at_start_.resize(At(graph_.num_tensors()));
+  held_to_.resize(At(graph_.num_ops()));
+  may_hand_over_.resize(At(graph_.num_ops()));
+  for (TensorIdx t = 0; t < graph_.num_tensors(); ++t) {
+    if (!gaps_.has_gaps(t)) continue;
+    at_start_[At(t)].gap = gaps_.first(t);
+    if (graph_.producer(t) == kNone) with_gaps_at_start_.push_back(t);
+    if (graph_.is_output(t)) outputs_.push_back(t);
+    if (graph_.release(t) == kNever && !graph_.has_way_back(t)) {
+      held_to_end_.push_back(t);
+    }
+  }
+  for (OpIdx op = 0; op < graph_.num_ops(); ++op) {
+    for (const TensorIdx t : graph_.released_after(op)) {
+      if (gaps_.has_gaps(t) && !graph_.has_way_back(t)) held_to_[At(op)].push_back(t);
+    }
+    may_hand_over_[At(op)] =
+        !graph_.overwrites(op).empty() || !graph_.in_place(op).empty();
+  }
 }
 
 bool Rollout::Run(const Decisions& decisions, Seconds limit) {
   Start(decisions);
   for (OpIdx op = 0; op < graph_.num_ops(); ++op) {
-    const auto inputs = graph_.inputs(op);
     if (!MakeInputs(Wanted(op), op, limit)) return false;
     // As if it read them: they are there while it runs.
     for (const TensorIdx t : made_at_split_) Read(t, std::ssize(executions_));
     Execute(op, op, false);
-    FinishPosition(inputs);
+    FinishPosition(op);
   }
-  std::vector<TensorIdx> outputs;
-  for (TensorIdx t = 0; t < graph_.num_tensors(); ++t) {
-    if (graph_.is_output(t) && gaps_.has_gaps(t)) outputs.push_back(t);
-  }
-  if (!MakeInputs(outputs, graph_.end(), limit)) return false;
+  if (!MakeInputs(outputs_, graph_.end(), limit)) return false;
+  end_of_reads_ = reads_.size();
   // Read behind the last execution, so alive to the end.
-  for (const TensorIdx t : outputs) Read(t, std::ssize(executions_));
-  for (TensorIdx t = 0; t < graph_.num_tensors(); ++t) {
-    if (graph_.release(t) == kNever) Hold(t);
-  }
+  for (const TensorIdx t : outputs_) Read(t, std::ssize(executions_));
+  for (const TensorIdx t : held_to_end_) Hold(t);
   FindTakeOvers();
   SweepLiveBytes();
   return true;
@@ -77,22 +95,18 @@ void Rollout::Start(const Decisions& decisions) {
   reads_.clear();
   discarded_.clear();
   skipped_.clear();
-  version_.assign(At(graph_.num_tensors()), kNone);
-  gap_.assign(At(graph_.num_tensors()), kNone);
-  for (TensorIdx t = 0; t < graph_.num_tensors(); ++t) {
-    if (!gaps_.has_gaps(t)) continue;
-    gap_[At(t)] = gaps_.first(t);
-    if (graph_.producer(t) == kNone) Make(t, kNone);
-  }
+  begins_.clear();
+  now_ = at_start_;
+  for (const TensorIdx t : with_gaps_at_start_) Make(t, kNone);
 }
 
 // What `op` reads, and what is made again where a gap is parted here.
 std::span<const TensorIdx> Rollout::Wanted(OpIdx op) {
+  const auto inputs = gaps_.inputs(op);
   made_at_split_.clear();
   for (const TensorIdx t : gaps_.split_at(op)) {
     if (decision(t) == kMakeAtEnd) made_at_split_.push_back(t);
   }
-  const auto inputs = graph_.inputs(op);
   if (made_at_split_.empty()) return inputs;
   wanted_.assign(inputs.begin(), inputs.end());
   wanted_.insert(wanted_.end(), made_at_split_.begin(), made_at_split_.end());
@@ -104,7 +118,6 @@ bool Rollout::MakeInputs(std::span<const TensorIdx> wanted, Position position,
                          Seconds limit) {
   bool is_missing = false;
   for (const TensorIdx t : wanted) {
-    if (!gaps_.has_gaps(t)) continue;
     // Kept for recomputations in the gap that ends here, not for its end.
     if (decision(t) == kKeepInGap) Expire(t);
     is_missing |= !IsThere(t);
@@ -134,7 +147,7 @@ void Rollout::FindChain(std::span<const TensorIdx> wanted) {
     }
   };
   visit(wanted);
-  for (size_t i = 0; i < chain_.size(); ++i) visit(graph_.inputs(chain_[i]));
+  for (size_t i = 0; i < chain_.size(); ++i) visit(gaps_.inputs(chain_[i]));
   std::ranges::sort(chain_);
 }
 
@@ -142,11 +155,14 @@ void Rollout::Execute(OpIdx op, Position position, bool is_recompute) {
   const ExecIdx execution = std::ssize(executions_);
   executions_.push_back({op, position, is_recompute});
   if (is_recompute) recompute_seconds_ += graph_.seconds(op);
-  for (const TensorIdx t : graph_.inputs(op)) Read(t, execution);
-  for (const TensorIdx t : graph_.outputs(op)) {
-    if (!gaps_.has_gaps(t)) continue;
-    if (version_[At(t)] != kNone) {
-      skipped_.emplace_back(execution, version_[At(t)]);
+  // Before it are also what it makes for a split: see Run.
+  begins_.emplace_back(reads_.size() - made_at_split_.size() * !is_recompute,
+                       std::ssize(versions_));
+  for (const TensorIdx t : gaps_.inputs(op)) Read(t, execution);
+  for (const TensorIdx t : gaps_.outputs(op)) {
+    const VersionIdx version = now_[At(t)].version;
+    if (version != kNone) {
+      skipped_.emplace_back(execution, version);
       continue;
     }
     if (is_recompute && graph_.overwritten_at(t) < position) continue;
@@ -156,58 +172,54 @@ void Rollout::Execute(OpIdx op, Position position, bool is_recompute) {
 }
 
 void Rollout::Make(TensorIdx t, ExecIdx made) {
-  version_[At(t)] = std::ssize(versions_);
+  now_[At(t)].version = std::ssize(versions_);
   versions_.push_back({.tensor = t, .made = made, .last_read = made});
 }
 
 void Rollout::Read(TensorIdx t, ExecIdx reader) {
-  if (!gaps_.has_gaps(t)) return;
-  const VersionIdx version = version_[At(t)];
+  const VersionIdx version = now_[At(t)].version;
   versions_[At(version)].last_read = reader;
   reads_.emplace_back(version, reader);
 }
 
 void Rollout::Expire(TensorIdx t) {
-  const VersionIdx version = version_[At(t)];
+  VersionIdx& version = now_[At(t)].version;
   if (version == kNone) return;
   versions_[At(version)].expires = std::ssize(executions_) - 1;
-  version_[At(t)] = kNone;
+  version = kNone;
 }
 
 // The operation at hand has run: what it read enters its next gap, what it made
 // its first; what was made again stays or goes.
-void Rollout::FinishPosition(std::span<const TensorIdx> read_here) {
-  const OpIdx op = executions_.back().op;
-  for (const TensorIdx t : read_here) {
-    if (!gaps_.has_gaps(t)) continue;
-    ++gap_[At(t)];
+void Rollout::FinishPosition(OpIdx op) {
+  const auto enter_next = [&](std::span<const TensorIdx> tensors) {
+    for (const TensorIdx t : tensors) {
+      ++now_[At(t)].gap;
+      if (!(decision(t) & kKeepInGap)) Expire(t);
+    }
+  };
+  enter_next(gaps_.inputs(op));
+  for (const TensorIdx t : gaps_.outputs(op)) {
     if (!(decision(t) & kKeepInGap)) Expire(t);
   }
-  for (const TensorIdx t : graph_.outputs(op)) {
-    if (gaps_.has_gaps(t) && !(decision(t) & kKeepInGap)) Expire(t);
-  }
-  for (const TensorIdx t : gaps_.split_at(op)) {
-    ++gap_[At(t)];
-    if (!(decision(t) & kKeepInGap)) Expire(t);
-  }
+  enter_next(gaps_.split_at(op));
   for (const TensorIdx t : remade_) {
     // A value read here as well, or split here, entered a gap above, and the
     // decision of that held.
-    if (gaps_.begin(gap_[At(t)]) == executions_.back().position) continue;
+    if (gaps_.begin(now_[At(t)].gap) == op) continue;
     if (!(decision(t) & kKeepToEnd)) Expire(t);
   }
   remade_.clear();
   for (const Overwrite& overwrite : graph_.overwrites(op)) {
     if (gaps_.has_gaps(overwrite.old_tensor)) Expire(overwrite.old_tensor);
   }
-  for (const TensorIdx t : graph_.released_after(op)) Hold(t);
+  for (const TensorIdx t : held_to_[At(op)]) Hold(t);
 }
 
 // A value that cannot be made again and that the program holds was alive up to
 // here.
 void Rollout::Hold(TensorIdx t) {
-  if (!gaps_.has_gaps(t) || graph_.has_way_back(t)) return;
-  const VersionIdx version = version_[At(t)];
+  const VersionIdx version = now_[At(t)].version;
   if (version == kNone) return;
   ExecIdx& last_read = versions_[At(version)].last_read;
   last_read = std::max<ExecIdx>(last_read, std::ssize(executions_) - 1);
@@ -215,21 +227,14 @@ void Rollout::Hold(TensorIdx t) {
 
 // An output is made in the block of an input that nobody reads afterwards.
 void Rollout::FindTakeOvers() {
-  VersionIdx made_here = 0;
-  while (made_here < std::ssize(versions_) &&
-         versions_[At(made_here)].made == kNone) {
-    ++made_here;
-  }
-  size_t read = 0;
   for (ExecIdx e = 0; e < std::ssize(executions_); ++e) {
     const OpIdx op = executions_[At(e)].op;
-    const size_t first_read = read;
-    while (read < reads_.size() && reads_[read].second == e) ++read;
-    const VersionIdx first_made = made_here;
-    while (made_here < std::ssize(versions_) &&
-           versions_[At(made_here)].made == e) {
-      ++made_here;
-    }
+    if (!may_hand_over_[At(op)]) continue;
+    const bool is_last = e + 1 == std::ssize(executions_);
+    const auto [first_read, first_made] = begins_[At(e)];
+    const size_t read = is_last ? end_of_reads_ : begins_[At(e + 1)].first;
+    const VersionIdx made_here =
+        is_last ? std::ssize(versions_) : begins_[At(e + 1)].second;
     if (first_made == made_here) continue;
     const auto find_made = [&](TensorIdx t) {
       for (VersionIdx v = first_made; v < made_here; ++v) {

@@ -71,6 +71,7 @@ class Rollout {
   [[nodiscard]] Bytes Size(TensorIdx t) const { return size_[At(t)]; }
 
  private:
+  void IndexTensors();
   void Start(const Decisions& decisions);
   bool MakeInputs(std::span<const TensorIdx> wanted, Position position,
                   Seconds limit);
@@ -81,15 +82,19 @@ class Rollout {
   void Expire(TensorIdx t);
   void Hold(TensorIdx t);
   std::span<const TensorIdx> Wanted(OpIdx op);
-  void FinishPosition(std::span<const TensorIdx> read_here);
+  void FinishPosition(OpIdx op);
   void FindTakeOvers();
   void SweepLiveBytes();
-  bool IsThere(TensorIdx t) const {
-    return !gaps_.has_gaps(t) || version_[At(t)] != kNone;
-  }
+  // Of tensors with gaps, as everything below: the others are always there.
+  bool IsThere(TensorIdx t) const { return now_[At(t)].version != kNone; }
   uint8_t decision(TensorIdx t) const {
-    return (*decisions_)[At(gap_[At(t)])];
+    return (*decisions_)[At(now_[At(t)].gap)];
   }
+
+  struct Now {
+    VersionIdx version = kNone;
+    GapIdx gap = kNone;
+  };
 
   const Graph& graph_;
   const GapTable& gaps_;
@@ -97,6 +102,12 @@ class Rollout {
   std::vector<Bytes> workspace_;
   std::vector<Bytes> pinned_;  // By position + 1: pinned bytes while it runs.
   Bytes start_bytes_ = 0;      // All graph inputs.
+  std::vector<Now> at_start_;  // By tensor, nothing made yet.
+  std::vector<TensorIdx> with_gaps_at_start_;  // Of the graph inputs.
+  std::vector<TensorIdx> outputs_;             // Of the program.
+  std::vector<TensorIdx> held_to_end_;         // And those held after an operation.
+  std::vector<std::vector<TensorIdx>> held_to_;
+  std::vector<uint8_t> may_hand_over_;  // By operation: whether it may make in place.
 
   const Decisions* decisions_ = nullptr;
   Seconds recompute_seconds_ = 0;
@@ -106,9 +117,7 @@ class Rollout {
   std::vector<std::pair<VersionIdx, ExecIdx>> reads_;
   std::vector<std::pair<ExecIdx, TensorIdx>> discarded_;
   std::vector<Bytes> live_;
-  // By tensor: its present version and gap.
-  std::vector<VersionIdx> version_;
-  std::vector<GapIdx> gap_;
+  std::vector<Now> now_;  // By tensor: its present version and gap.
   // Versions that were skipped over by a recomputation of their operation,
   // because they were resident already: (execution, version).
   std::vector<std::pair<ExecIdx, VersionIdx>> skipped_;
@@ -120,6 +129,9 @@ class Rollout {
   std::vector<int64_t> visited_;  // By operation: the walk that saw it last.
   int64_t walk_ = 0;
   std::vector<Bytes> difference_;
+  // By execution: where what it reads and makes begins.
+  std::vector<std::pair<size_t, VersionIdx>> begins_;
+  size_t end_of_reads_ = 0;
 };
 
 }  // namespace coop

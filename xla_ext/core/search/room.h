@@ -21,6 +21,11 @@ class Room {
   void Index(std::span<const Bytes> room) {
     const ExecIdx end = std::ssize(room);
     stretch_ = 1 + end / kStretches;
+    if (stretch_ == 1) {
+      least_.assign(room.begin(), room.end());
+      least_.push_back(std::numeric_limits<Bytes>::max());
+      return;
+    }
     least_.assign(At(end / stretch_ + 1), std::numeric_limits<Bytes>::max());
     for (ExecIdx e = 0; e < end; ++e) {
       Bytes& least = least_[At(e / stretch_)];
