@@ -51,6 +51,8 @@ class XlaPlacement:
         hints: its requirements on the fences (`Backend.fence_hints`).
     """
 
+    has_arena = False
+
     def __init__(self, backend: Backend, hints: FenceHints) -> None:
         self.backend = backend
         self._hints = hints
@@ -61,20 +63,27 @@ class XlaPlacement:
         """Bytes of temporaries that the compiled step is expected to need."""
         return self.backend.expected_bytes(graph, schedule, options)
 
-    def realize(
+    def segments(
         self, graph: StepGraph, schedule: AnySchedule, *, is_guarded: bool = True
-    ) -> Realization:
-        """The program of a schedule; see `segments.cut` for `is_guarded`."""
+    ) -> list[Segment]:
+        """The segments of a schedule's program, without that: most plans are asked for
+        these alone. See `segments.cut` for `is_guarded`."""
         between_sums: Collection[int] = ()
         if self.backend.combines_sums:
             between_sums = fences_between_sums(graph, schedule)
-        segments = cut(
+        return cut(
             graph,
             schedule,
             fence_free_inputs=self.backend.inputs_pass_fences_free,
             is_guarded=is_guarded and self.backend.has_guards,
             also_before=between_sums,
         )
+
+    def realize(
+        self, graph: StepGraph, schedule: AnySchedule, *, is_guarded: bool = True
+    ) -> Realization:
+        """The program of a schedule; see `segments.cut` for `is_guarded`."""
+        segments = self.segments(graph, schedule, is_guarded=is_guarded)
         return Realization(segments, rewrite(graph, segments, self._hints))
 
 
@@ -91,6 +100,8 @@ class ArenaPlacement(XlaPlacement):
     Raises:
         ValueError: if the backend has no arena.
     """
+
+    has_arena = True
 
     def __init__(
         self,
@@ -117,6 +128,11 @@ class ArenaPlacement(XlaPlacement):
     ) -> int:
         _, arena = self._planned(graph, schedule)
         return arena.arena_bytes + arena.outside_bytes
+
+    def segments(
+        self, graph: StepGraph, schedule: AnySchedule, *, is_guarded: bool = True
+    ) -> list[Segment]:
+        return self._planned(graph, schedule)[0]
 
     def realize(
         self, graph: StepGraph, schedule: AnySchedule, *, is_guarded: bool = True

@@ -176,7 +176,7 @@ class Problem:
         return least_recomputation(graphs, self.options, room, preferred, self._refused)
 
     def _with_copies(self, graph: StepGraph, schedule: AnySchedule) -> LiveWithCopies:
-        segments = self.placement.realize(graph, schedule).segments
+        segments = self.placement.segments(graph, schedule)
         return live_with_copies(graph, schedule, segments, self._scratch_as_read)
 
     def planned_bytes(self, graph: StepGraph, schedule: AnySchedule) -> int:
@@ -197,10 +197,9 @@ class Problem:
         weights that it gathers from all devices before the first of them is read, is late
         behind fences, and here is none.
         """
-        if schedule.statistics.recompute_seconds:
+        if schedule.statistics.recompute_seconds or self.placement.has_arena:
             return False
-        realized = self.placement.realize(graph, schedule)
-        return realized.arena is None and len(realized.segments) == 1
+        return len(self.placement.segments(graph, schedule)) == 1
 
     def candidate(
         self,
