@@ -37,6 +37,7 @@ from coop_jax.base.budget import format_bytes, is_below_as_written, resolve_budg
 from coop_jax.compile.as_written import (
     AsWritten,
     compile_both,
+    compile_in_turn,
     compile_tagged,
     predicted_fixed_bytes,
 )
@@ -90,7 +91,7 @@ def fit_step(
         planner: as of `remat_train_step`.
         log: receives a line for every compilation.
         unmodified: the result of `compile_both`, for several budgets of one step; None:
-            it is compiled here.
+            it is compiled here, by `as_written_for`.
         placing: the placement of planned tensors.
         caller: the function that errors name.
         begun: the search of a step without loops to plan, whose plans that were compiled
@@ -100,7 +101,7 @@ def fit_step(
         InfeasibleBudgetError: if no plan fits.
     """
     subject = Subject.of(traced, planner, placing)
-    as_written = unmodified or _as_written(traced, budget)
+    as_written = unmodified or as_written_for(traced, budget, caller)
     device, total_bytes = traced.device(), as_written.total_bytes
     budget_bytes = resolve_budget(budget, total_bytes, device, caller)
     log(
@@ -166,12 +167,24 @@ def fit_step(
     return saveable(fitted, recipe)
 
 
-def _as_written(traced: TracedStep, budget: int | str) -> AsWritten:
-    """The step as written, compiled to run only if it may keep the budget."""
-    fixed_bytes = 0  # Of several devices each has a part.
-    if traced.num_devices() == 1:
-        fixed_bytes = predicted_fixed_bytes(traced.program)
-    return compile_both(traced, to_run=not is_below_as_written(budget, fixed_bytes))
+def as_written_for(
+    traced: TracedStep, budget: int | str, caller: str = "remat_train_step"
+) -> AsWritten:
+    """The step before any plan, compiled to run only if it may keep the budget.
+
+    Arguments as of `fit_step`. A step for several devices is compiled for each of them by
+    all processors of the host, so its two programs are compiled in turn.
+    """
+    is_divided = traced.num_devices() > 1  # Then each device has a part of the arguments.
+    fixed_bytes = 0 if is_divided else predicted_fixed_bytes(traced.program)
+    if is_below_as_written(budget, fixed_bytes):
+        return compile_both(traced, to_run=False)
+    if not is_divided:
+        return compile_both(traced)
+    device = traced.device()
+    return compile_in_turn(
+        traced, lambda total: total <= resolve_budget(budget, total, device, caller)
+    )
 
 
 def _around_loops(

@@ -17,6 +17,7 @@ from coop_jax.plan.planner import least_recomputation
 from coop_jax.search.candidates import (
     MAX_BESIDE_TIGHTEST,
     MAX_CLOSING_IN,
+    MAX_COMPILATIONS,
     MAX_TIGHTEST,
     SLACK_ON_MESHES,
     Candidate,
@@ -41,9 +42,16 @@ class Search(Protocol):
     """A strategy that chooses plans for compilation. Each call compiles at most `num_left`
     plans, so that it ends."""
 
-    def best(self, budget_bytes: int, num_left: int = ...) -> Measured | None:
+    def best(
+        self, budget_bytes: int, num_left: int = ..., *, compiles_unlikely: bool = ...
+    ) -> Measured | None:
         """The plan that recomputes least of those found to keep a budget; None if none
-        does."""
+        does.
+
+        Arguments:
+            compiles_unlikely: whether plans are compiled, too, that are expected to miss
+                the budget by far.
+        """
         ...
 
     def tightest(self, budget_bytes: int, num_left: int = ...) -> Measured:
@@ -98,17 +106,22 @@ class BudgetSearch:
             raise self._refusals.at_once(budget_bytes, lambda: self.smallest().total_bytes)
         search = self._search()
         is_tight = self._is_tight(budget_bytes)
-        found, is_tried = None, False
+        found, is_tried, num_left = None, False, MAX_COMPILATIONS
         if not is_tight:
-            found = search.best(budget_bytes)
+            found = self._likely(search, budget_bytes, num_left)
         elif self.problem.is_gathered_early:
             # The tightest take a bisection, which is longer than to compile two plans.
-            found = search.best(budget_bytes, MAX_BESIDE_TIGHTEST)
+            num_left = MAX_BESIDE_TIGHTEST
+            found = self._likely(search, budget_bytes, num_left)
             is_tried = True  # Asked again, it says the same.
         if found is None:
             found = search.tightest(budget_bytes)
             if not found.keeps(budget_bytes):
-                self._try_others(search, found, budget_bytes, is_tried=is_tried)
+                others = None
+                if self.problem.is_on_host_devices and (is_tried or not is_tight):
+                    others = search.best(budget_bytes, num_left)
+                if others is None:
+                    self._try_others(search, found, budget_bytes, is_tried=is_tried)
             elif is_tight and not is_tried and may_gain(found):
                 # The tightest were made for fewer bytes: even a plan that needs as many
                 # may recompute less.
@@ -134,6 +147,13 @@ class BudgetSearch:
             num_left: the number of plans that may be compiled.
         """
         return self._search().tightest(0, num_left)
+
+    def _likely(self, search: Search, budget_bytes: int, num_left: int) -> Measured | None:
+        """`search.best`; on host devices without plans that are expected to miss the budget
+        by far: these take longer to compile than the step as written, and mostly it is one
+        of the tightest that keeps it."""
+        unlikely = not self.problem.is_on_host_devices
+        return search.best(budget_bytes, num_left, compiles_unlikely=unlikely)
 
     def _try_others(
         self, search: Search, found: Measured, budget_bytes: int, *, is_tried: bool

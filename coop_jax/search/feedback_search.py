@@ -57,7 +57,13 @@ class FeedbackSearch:
         self._problem = problem
         self.forget()
 
-    def best(self, budget_bytes: int, num_left: int = MAX_COMPILATIONS) -> Measured | None:
+    def best(
+        self,
+        budget_bytes: int,
+        num_left: int = MAX_COMPILATIONS,
+        *,
+        compiles_unlikely: bool = True,
+    ) -> Measured | None:
         """The plan that recomputes least of those found to keep a budget.
 
         The pool shrinks until XLA's figure fits; then one more plan tries to use the room
@@ -66,12 +72,15 @@ class FeedbackSearch:
         Arguments:
             budget_bytes: the budget.
             num_left: the number of plans that may be compiled.
+            compiles_unlikely: whether plans are compiled, too, that are expected to miss
+                the budget by far, where there are no others.
 
         Returns:
             None if none of the compiled plans keeps the budget.
         """
         self.forget()
-        return _Descent(self, self._problem, budget_bytes).best(num_left)
+        descent = _Descent(self, self._problem, budget_bytes)
+        return descent.best(num_left, compiles_unlikely=compiles_unlikely)
 
     def tightest(self, budget_bytes: int, num_left: int = MAX_TIGHTEST) -> Measured:
         """The first of the tightest plans that keeps the budget, or else the smallest.
@@ -180,11 +189,11 @@ class _Descent:
         self._seen: set[bytes] = set()
         self._start_skipping()
 
-    def best(self, num_left: int) -> Measured | None:
+    def best(self, num_left: int, *, compiles_unlikely: bool) -> Measured | None:
         """The plan that recomputes least of at most `num_left` that are compiled."""
         while len(self._seen) < num_left:
             planned = self._next()
-            if planned is None:
+            if planned is None or not (compiles_unlikely or self._is_likely(planned)):
                 break
             self._seen.add(key_of(*planned))
             measured = self._problem.compile_plan(*planned, self._error)
@@ -247,6 +256,12 @@ class _Descent:
         if planned is None:
             return 0
         return self._problem.planned_bytes(*planned) + self._margin - self._budget_bytes
+
+    def _is_likely(self, planned: Planned) -> bool:
+        """Whether a plan is expected to keep the budget, or to miss it by no more than
+        plans of several devices do."""
+        excess = self._problem.planned_bytes(*planned) - self._budget_bytes
+        return excess <= self._room // _LEFT_ON_MESHES
 
     def _last_skipped(self) -> Planned | None:
         """Where no plan fits: the last one skipped, or else any within the room."""

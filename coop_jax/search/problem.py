@@ -103,6 +103,14 @@ class Problem:
         return is_divided and self.placement.backend.gathers_early
 
     @property
+    def is_on_host_devices(self) -> bool:
+        """Whether the step is one of several devices of a host, divided by XLA or mapped by
+        hand: its plans take longer to compile than the step as written."""
+        graph = self.graphs[0]
+        is_divided = graph.stored.num_partitions > 1 or graph.program.mapped is not None
+        return is_divided and self.placement.backend.gathers_early
+
+    @property
     def slack_worth_using(self) -> float:
         """The part of the room for which one more plan is compiled."""
         return SLACK_ON_MESHES if self.is_gathered_early else SLACK_WORTH_USING

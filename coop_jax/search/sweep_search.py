@@ -37,14 +37,22 @@ class SweepSearch:
         self._without = problem.placement.backend.without
         self._is_guarded = False  # Whether plans from here on have memory fences.
 
-    def best(self, budget_bytes: int, num_left: int = MAX_COMPILATIONS) -> Measured | None:
+    def best(
+        self,
+        budget_bytes: int,
+        num_left: int = MAX_COMPILATIONS,
+        *,
+        compiles_unlikely: bool = True,
+    ) -> Measured | None:
         """The plan that recomputes least of those found to keep a budget; None if none
         does.
 
         Arguments:
             budget_bytes: the budget.
             num_left: the number of plans that may be compiled.
+            compiles_unlikely: always, as plans that are expected to miss are none here.
         """
+        del compiles_unlikely
         self._is_guarded = False
         room = budget_bytes - self._problem.fixed_bytes
         problem = self._problem

@@ -39,9 +39,8 @@ import numpy as np  # noqa: E402
 from budget_table import markdown, progress  # noqa: E402
 
 from coop_jax import InfeasibleBudgetError  # noqa: E402
-from coop_jax.compile.as_written import compile_both  # noqa: E402
 from coop_jax.compile.traced_step import TracedStep  # noqa: E402
-from coop_jax.pipeline import fit_step  # noqa: E402
+from coop_jax.pipeline import as_written_for, fit_step  # noqa: E402
 from coop_jax.xla.buffer_assignment import published_module  # noqa: E402
 from coop_jax.xla.memory_figures import memory_figures  # noqa: E402
 from scale.sharding_styles import MODELS, sharded, styles_of  # noqa: E402
@@ -117,7 +116,8 @@ class Sweep:
         jax.clear_caches()  # Or planning would not compile the step as written again.
         self.traced = TracedStep.trace(step, {"donate_argnums": 0}, self.args, {})
         start = time.process_time()
-        self._both = compile_both(self.traced)
+        # As for every budget below what the step needs.
+        self._both = as_written_for(self.traced, int(LARGEST * self.needed))
         self._before = time.process_time() - start
 
     def smallest(self) -> int:

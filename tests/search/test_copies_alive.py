@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from coop_jax import backends
-from coop_jax.compile.as_written import compile_tagged
+from coop_jax import InfeasibleBudgetError, backends
+from coop_jax.compile.as_written import compile_both, compile_tagged
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.pipeline import fit_step
+from coop_jax.pipeline import as_written_for, fit_step
 from coop_jax.plan.planner import unconstrained
 from coop_jax.search import driver
 from coop_jax.search.around_copies import planned_around_copies
@@ -143,13 +143,14 @@ def test_a_tight_budget_takes_no_search_for_the_tightest_plan(monkeypatch):
     assert not problem._smallest
 
 
-def test_plans_for_a_budget_are_not_tried_again_after_the_tightest(monkeypatch):
-    """They would be the same."""
+def test_unlikely_plans_come_after_the_tightest(monkeypatch):
+    """Those that are expected to miss the budget by far, and only where none of the
+    tightest keeps it."""
     asked = []
 
     class Recorded(driver.FeedbackSearch):
-        def best(self, budget_bytes, num_left=3):
-            asked.append("best")
+        def best(self, budget_bytes, num_left=3, *, compiles_unlikely=True):
+            asked.append("best" if compiles_unlikely else "likely")
             return None
 
         def tightest(self, budget_bytes, num_left=2):
@@ -163,7 +164,42 @@ def test_plans_for_a_budget_are_not_tried_again_after_the_tightest(monkeypatch):
     graph = problem.graphs[0]
     needed = problem.planned_bytes(graph, unconstrained(graph, problem.options))
     assert driver.BudgetSearch(problem).run(needed * 9 // 10) is not None
-    assert asked == ["best", "tightest"]
+    assert asked == ["likely", "tightest"]
+    search = driver.BudgetSearch(problem)
+    budget = search.smallest().total_bytes - 1
+    asked.clear()
+    with pytest.raises(InfeasibleBudgetError):
+        search.run(budget)
+    assert asked == ["likely", "tightest", "best"]
+
+
+def test_unlikely_plans_are_not_compiled():
+    traced = TracedStep.trace(fsdp_step, {"donate_argnums": 0}, arguments(), {})
+    problem = problem_of(traced, "search", str, compile_tagged(traced), XLA_PLACES)
+    _, smallest = problem.smallest_of(problem.graphs)
+    budget = problem.fixed_bytes + smallest.pool_bytes
+    search = driver.FeedbackSearch(problem)
+    assert search.best(budget, 1, compiles_unlikely=False) is None
+    assert not problem.measured
+    search.best(budget, 1)
+    (measured,) = problem.measured
+    assert measured.candidate.planned_bytes > budget
+
+
+def test_the_step_as_written_is_compiled_to_run_only_if_it_may_keep_the_budget():
+    traced = TracedStep.trace(fsdp_step, {"donate_argnums": 0}, arguments(), {})
+    needed = compile_both(traced).total_bytes
+    for budget in (needed, needed + 1, f"{needed}B", "100%"):
+        assert as_written_for(traced, budget).runs
+    for budget in (needed - 1, 1, f"{needed - 1}B", "99%"):
+        to_read = as_written_for(traced, budget)
+        assert not to_read.runs
+        assert to_read.total_bytes == needed
+    # If it keeps the budget after all, it is compiled again.
+    before = traced.num_compilations
+    fitted = fit_step(traced, needed, "search", str, to_read)
+    assert fitted.plan.is_unmodified
+    assert traced.num_compilations == before + 1
 
 
 def test_one_device_gathers_nothing():
