@@ -7,7 +7,7 @@ budgets from 95 % of its bytes to the smallest that works, and trained for 20 st
 written on one device and on the mesh, and under every plan. Bytes are XLA's for one device.
 *Planning* is the processor time from the traced step to the plan's executable, the step
 as written and its tagged program included, over that in which XLA compiles the step as
-written.
+written right before.
 *Difference* is that of the losses, relative, and of the state, the norm of the difference
 over the norm, the larger of the two.
 """
@@ -105,20 +105,27 @@ class Sweep:
     """One style of one model: the step as written, and its plans."""
 
     def __init__(self, model: str, style: str, **sizes: Any) -> None:
-        step, self.args = sharded(model, style, jax.devices()[:_DEVICES], **sizes)
-        lowered = jax.jit(step, donate_argnums=0).lower(*self.args)
-        start = time.process_time()
-        compiled = lowered.compile()
-        self.seconds = time.process_time() - start
+        self._step, self.args = sharded(model, style, jax.devices()[:_DEVICES], **sizes)
+        self._compiled()  # The first compilation of a process takes longer.
+        compiled, seconds = self._compiled()
+        self.seconds = [seconds]
         self.needed = memory_figures(compiled).total_bytes
         self.collectives = collectives(compiled)
         self.run = trained(compiled, self.args)
         jax.clear_caches()  # Or planning would not compile the step as written again.
-        self.traced = TracedStep.trace(step, {"donate_argnums": 0}, self.args, {})
+        self.traced = TracedStep.trace(self._step, {"donate_argnums": 0}, self.args, {})
         start = time.process_time()
         # As for every budget below what the step needs.
         self._both = as_written_for(self.traced, int(LARGEST * self.needed))
-        self._before = time.process_time() - start
+        self._before = (time.process_time() - start) / seconds
+
+    def _compiled(self) -> tuple[Any, float]:
+        """The step as written, compiled, and the seconds that took."""
+        jax.clear_caches()
+        lowered = jax.jit(self._step, donate_argnums=0).lower(*self.args)
+        start = time.process_time()
+        compiled = lowered.compile()
+        return compiled, time.process_time() - start
 
     def smallest(self) -> int:
         """The smallest budget that works."""
@@ -130,9 +137,11 @@ class Sweep:
 
     def planned(self, budget: int) -> Row:
         """The plan for a budget, made without those of others, and trained."""
+        # Other work on the machine comes and goes.
+        self.seconds.append(self._compiled()[1])
         start = time.process_time()
         fitted = fit_step(self.traced, budget, "search", lambda line: None, self._both)
-        seconds = self._before + time.process_time() - start
+        planning = self._before + (time.process_time() - start) / self.seconds[-1]
         measured = memory_figures(fitted.compiled).total_bytes
         predicted = fitted.plan.predicted_bytes or measured
         return Row(
@@ -140,7 +149,7 @@ class Sweep:
             measured / budget,
             predicted / measured,
             fitted.plan.num_compilations,
-            seconds / self.seconds,
+            planning,
             collectives(fitted.compiled),
             difference(trained(fitted.compiled, self.args), self.run),
         )
@@ -175,7 +184,7 @@ def swept(model: str, style: str, single: tuple[list[float], Any]) -> list[str]:
         model,
         style,
         f"{sweep.needed / MIB:.2f}",
-        f"{sweep.seconds:.1f}",
+        f"{statistics.median(sweep.seconds):.1f}",
         f"{len(rows)}: {rows[0].part:.0%} to {rows[-1].part:.0%}",
         f"{max(row.of_budget for row in rows):.4f}",
         f"{statistics.median(errors):.1%}",
