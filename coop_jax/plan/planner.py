@@ -130,11 +130,13 @@ def smallest_of(
     All orders are bisected with little effort. With all of it the most promising one comes
     first: of the others nothing more is planned than shows that theirs are larger.
     """
-    quick = at_once(lambda graph: _ext.minimum_pool_quickly(graph.core, options), graphs)
-    assert all(quick), "without eviction nothing is recomputed: within any limit"
+    tried = at_once(lambda graph: _ext.minimum_pool_quickly(graph.core, options), graphs)
+    quick = [pool for pool in tried if pool is not None]
+    assert len(quick) == len(tried), "without eviction nothing is recomputed"
     first = min(range(len(quick)), key=lambda number: quick[number].capacity)
     core = graphs[first].core
     most = _ext.minimum_pool_from(core, options, quick[first])
+    assert most is not None, "it is compared with no other"
     found = at_once(
         lambda number: (
             most

@@ -95,10 +95,9 @@ class LayerSearch:
         waiting = next(inside for inside, one in tried.items() if one is found)
         alone = dataclasses.replace(waiting, waits=False)
         measured = self._compiled(alone, found.candidate.predicted_bytes)
-        if measured is not None:
-            tried[alone] = measured
-        found = best_of(tried.values(), budget_bytes)
-        return found, next(inside for inside, one in tried.items() if one is found)
+        if measured is not None and best_of((found, measured), budget_bytes) is measured:
+            return measured, alone
+        return found, waiting
 
     def _compiled(self, inside: InsideReaders, expected_bytes: int) -> Measured | None:
         if inside not in self._measured:

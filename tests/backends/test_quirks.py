@@ -56,7 +56,10 @@ TESTS = Path(__file__).parents[1]
 QUIRKS = {"cpu": CPU_QUIRKS, "gpu": GPU_QUIRKS, "tpu": TPU_QUIRKS}
 ALL = [(platform, quirk) for platform in QUIRKS for quirk in QUIRKS[platform]]
 # The features of a backend, and the list itself: no behaviours of XLA.
-CAPABILITIES = {"has_arena", "fuses_into_readers", "reading_options", "quirks", "switched"}
+CAPABILITIES = {
+    *("has_arena", "fuses_into_readers", "reading_options", "quirks", "switched"),
+    "without_rematerialization",
+}
 OPTIONS = PlanOptions(policy="lookahead", alignment=64, overhead_limit=10.0)
 
 
