@@ -96,7 +96,7 @@ def compiled_for(target, budget, step, args):
 
 
 @NEEDS_CUDA
-@pytest.mark.parametrize("activation_gib", [105, 135])
+@pytest.mark.parametrize("activation_gib", [105, pytest.param(135, marks=pytest.mark.slow)])
 def test_an_absent_gpu(activation_gib):
     """The step fits as written below the device's memory, and so it stays; of one that does
     not, only the plan recomputes."""

@@ -143,6 +143,7 @@ def test_a_tight_budget_takes_no_search_for_the_tightest_plan(monkeypatch):
     assert not problem._smallest
 
 
+@pytest.mark.slow
 def test_unlikely_plans_come_after_the_tightest(monkeypatch):
     """Those that are expected to miss the budget by far, and only where none of the
     tightest keeps it."""
@@ -173,6 +174,7 @@ def test_unlikely_plans_come_after_the_tightest(monkeypatch):
     assert asked == ["likely", "tightest", "best"]
 
 
+@NEEDS_UNNAMED_GATHERS
 def test_unlikely_plans_are_not_compiled():
     traced = TracedStep.trace(fsdp_step, {"donate_argnums": 0}, arguments(), {})
     problem = problem_of(traced, "search", str, compile_tagged(traced), XLA_PLACES)
