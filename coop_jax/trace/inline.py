@@ -90,7 +90,8 @@ def inlined(
     Returns:
         The equations; the constants that they read, with their variables; the results.
     """
-    inliner = _Inliner(None)
+    # A part of a planned loop may be one iteration, and stays what its plan is of.
+    inliner = _Inliner(None, takes_loops_apart=False)
     avals = [v.aval for v in operands]
     with _compat_typed.on_mesh_of([*avals, *(v.aval for v in like.outvars)]):
         closed = jax.make_jaxpr(run)(*map(_compat_typed.struct_of, avals))
@@ -109,7 +110,8 @@ def inlined(
 class _Inliner:
     """Appends the equations of nested calls to one list, renaming variables."""
 
-    def __init__(self, barrier: Barrier | None) -> None:
+    def __init__(self, barrier: Barrier | None, *, takes_loops_apart: bool = True) -> None:
+        self._takes_loops_apart = takes_loops_apart
         self.eqns: list[Any] = []
         self.constants: list[tuple[Any, Any]] = []
         self._barrier = barrier
@@ -131,7 +133,7 @@ class _Inliner:
             called = _called_jaxpr(eqn)
             if _is_identity(eqn):
                 outvars = invars
-            elif _is_of_one_iteration(eqn):
+            elif self._takes_loops_apart and _is_of_one_iteration(eqn):
                 outvars = self._inline_iteration(eqn, invars, info)
             elif called is None:
                 outvars = [

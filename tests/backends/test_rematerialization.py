@@ -71,7 +71,7 @@ def test_inside_of_a_transformation_nothing_is_verified(monkeypatch):
     assert_trees_equal(jax.jit(lambda *a: step(*a))(*args), jax.jit(mlp_step)(*args))
 
 
-def deep(activation_bytes, num_layers=4, width=4096):
+def deep(activation_bytes, num_layers=8, width=4096):
     """A step that keeps so many bytes of activations, and its arguments."""
     batch = int(activation_bytes / num_layers / width / 4)
 
