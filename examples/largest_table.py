@@ -72,7 +72,9 @@ def _abstract(make: Callable[[], tuple[Callable, tuple]]) -> tuple[Callable, Any
     return steps[0], args
 
 
-def _of_problem(make: Callable[[], TrainingProblem]) -> tuple[Callable, Any]:
+def of_problem(make: Callable[[], TrainingProblem]) -> tuple[Callable, Any]:
+    """The step of a problem and the shapes of its arguments; no array is made."""
+
     def pair() -> tuple[Callable, tuple]:
         problem = make()
         return problem.train_step, (problem.state, problem.batch, problem.key)
@@ -81,13 +83,13 @@ def _of_problem(make: Callable[[], TrainingProblem]) -> tuple[Callable, Any]:
 
 
 def _transformer(batch: int) -> tuple[Callable, Any]:
-    return _of_problem(
+    return of_problem(
         lambda: transformer_problem(num_layers=4, batch_size=batch, dropout_rate=0.0)
     )
 
 
 def _convnet(batch: int) -> tuple[Callable, Any]:
-    return _of_problem(
+    return of_problem(
         lambda: convnet_problem(stage_sizes=(2, 2), width=16, batch_size=batch)
     )
 
@@ -97,7 +99,7 @@ def _decoder(batch: int) -> tuple[Callable, Any]:
 
 
 def _gpt(batch: int) -> tuple[Callable, Any]:
-    return _of_problem(
+    return of_problem(
         lambda: transformer_problem(
             num_layers=4,
             width=768,

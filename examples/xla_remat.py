@@ -21,6 +21,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 from budget_table import markdown, progress
+from largest_table import of_problem
 from models import transformer_problem
 
 import coop_jax
@@ -41,11 +42,9 @@ COLUMNS = (
 
 
 def _step(batch: int) -> tuple[Any, Any]:
-    """The step of a GPT and the shapes of its arguments; no array is made."""
-    steps: list[Any] = []
-
-    def arguments() -> Any:
-        problem = transformer_problem(
+    """The step of a GPT and the shapes of its arguments."""
+    return of_problem(
+        lambda: transformer_problem(
             num_layers=4,
             width=2048,
             num_heads=16,
@@ -54,14 +53,10 @@ def _step(batch: int) -> tuple[Any, Any]:
             sequence_length=1024,
             dropout_rate=0.0,
         )
-        steps.append(problem.train_step)
-        return problem.state, problem.batch, problem.key
-
-    args = jax.eval_shape(arguments)
-    return steps[0], args
+    )
 
 
-def _rematerialized(compiled: Any) -> int:
+def rematerialized(compiled: Any) -> int:
     """The instructions that XLA made again by itself, by their names."""
     names = re.findall(r"^\s*(?:ROOT )?%?([\w.\-]+) =", compiled.as_text(), re.M)
     return sum(".remat" in name for name in names)
@@ -90,7 +85,7 @@ def rows(batch: int) -> list[list[str]]:
             format_bytes(plan.unmodified_bytes),
             "as written" if plan.is_unmodified else "planned",
             format_bytes(plan.measured_bytes or 0),
-            str(_rematerialized(fitted.compiled)),
+            str(rematerialized(fitted.compiled)),
             f"{seconds:.3f}",
         ]
         made.append((cells, seconds))

@@ -113,11 +113,8 @@ class SizeSearch:
         more than the largest that fits."""
         index = max(self._predicted(), self._fits + 1)
         has_missed_all = self._fits < 0 and self._misses < len(self._sizes)
-        if self._is_looped or not has_missed_all or index == 0:
-            return index
-        if self._is_doubtful(index):
-            return index - 1
-        return index
+        may_be_less = has_missed_all and index > 0 and not self._is_looped
+        return index - 1 if may_be_less and self._is_doubtful(index) else index
 
     def _next_by_scatter(self) -> int | None:
         """The largest size of a step with loops that fits if figures are as much too large

@@ -164,10 +164,8 @@ class Layers:
             return seconds_again(eqn, self._target) * worth[layer]
 
         def to_store(v: Any) -> float:
-            index = self._made[v]
-            eqn = self.program.eqns[index]
-            is_kept = not may_run_again(eqn)
-            return 0.0 if is_kept or _has_a_kernel(eqn) else math.inf
+            eqn = self.program.eqns[self._made[v]]
+            return 0.0 if not may_run_again(eqn) or _has_a_kernel(eqn) else math.inf
 
         after = boundaries[-1]
         values = minimum_cut(
