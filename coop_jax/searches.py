@@ -177,16 +177,16 @@ def layer_search(
     log: Callable[[str], None],
     tagged: Any,
 ) -> LayerSearch | None:
-    """The search of the step with its layers made again; None where that of
-    `inside_readers_search` is.
+    """The search of the step with its layers made again; None where XLA does not keep them
+    in one stretch, or the planner is a baseline.
 
     Arguments as of `problem_of`.
     """
     target = target_of(traced.device())
     options = planner_options(planner, target.alignment_bytes)
-    if not traced.backend.fuses_into_readers or options.policy != "search":
+    if not traced.backend.runs_layers_again or options.policy != "search":
         return None
-    if tagged is None or traced.num_devices() > 1:
+    if tagged is None:
         return None
     stored = traced.backend.stored_values(traced.program, tagged)
     fixed_bytes = unplanned_bytes(tagged, stored, of_plans=True)

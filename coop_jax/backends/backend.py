@@ -54,6 +54,8 @@ class Backend:
             (`search.sweep_search`).
         fuses_into_readers: whether the step is also planned with cheap values made again
             inside of their readers, where XLA fuses them (`emit.inside_readers`).
+        runs_layers_again: whether it is also compiled with its layers made again, each in
+            one stretch, as `jax.checkpoint` does (`emit.layers_again`).
 
     Raises:
         ValueError: if it has no quirk of such a name.
@@ -72,6 +74,7 @@ class Backend:
     has_second_memory = False
     sweeps_pools = False
     fuses_into_readers = False
+    runs_layers_again = False
 
     def __init__(self, *, without: Collection[str] = ()) -> None:
         known = {quirk.name: quirk for quirk in self.quirks}

@@ -34,11 +34,13 @@ class InsideReaders:
     """What is kept until after a point of a program; what else is read there is made again.
 
     Attributes:
-        after: the index of the last equation before the point.
+        after: the index of the last equation before the point. With layers the last one
+            of the forward pass, as far as is known.
         kept: the values that are kept for what is made again.
         layers: the last equations of layers that run again as those under
-            `jax.checkpoint` do, products included and each in one stretch; empty: fusible
-            work alone is made again, each value where it is read.
+            `jax.checkpoint` do, products included and each in one stretch, but for the last
+            layer, which follows them; empty: fusible work alone is made again, each value
+            where it is read.
         waits: whether a layer runs again only when what was made before of large values is
             there (`emit.waiting_results`).
     """
@@ -47,6 +49,11 @@ class InsideReaders:
     kept: tuple[Any, ...]
     layers: tuple[int, ...] = ()
     waits: bool = False
+
+    @property
+    def end(self) -> int:
+        """The index of the last equation of what may be made again."""
+        return self.layers[-1] if self.layers else self.after
 
 
 def inside_readers(program: Program, stored: StoredValues) -> InsideReaders | None:
@@ -72,10 +79,10 @@ def made_again(program: Program, inside: InsideReaders) -> tuple[int, ...]:
     """
     kept = frozenset(inside.kept)
     makers = {
-        v: i for i, eqn in enumerate(program.eqns[: inside.after + 1]) for v in writes(eqn)
+        v: i for i, eqn in enumerate(program.eqns[: inside.end + 1]) for v in writes(eqn)
     }
     reachable = _can_be_made(program, inside, kept, makers)
-    todo = [v for v in read_late(program, inside.after, makers) if v in reachable - kept]
+    todo = [v for v in read_late(program, inside.end, makers) if v in reachable - kept]
     found: set[int] = set()
     while todo:
         index = makers[todo.pop()]
@@ -100,11 +107,11 @@ def with_inside_readers(program: Program, inside: InsideReaders) -> Program:
 def written(program: Program, inside: InsideReaders) -> LateWriter:
     """The writer of `with_inside_readers`, which knows what was made again as what."""
     writer = LateWriter(
-        *(program, inside.after, inside.kept, made_again(program, inside)),
-        layers=inside.layers,
+        *(program, inside.end, inside.kept, made_again(program, inside)),
+        *(inside.layers, inside.after),
         waits=inside.waits,
     )
-    for index in range(inside.after + 1, len(program.eqns)):
+    for index in range(inside.end + 1, len(program.eqns)):
         writer.write(index)
     return writer
 
@@ -134,7 +141,7 @@ def _can_be_made(
     """The values before the point that can be made again of those kept and of the program's
     inputs alone."""
     found = set(kept)
-    for eqn in program.eqns[: inside.after + 1]:
+    for eqn in program.eqns[: inside.end + 1]:
         runs_again = may_run_again(eqn) if inside.layers else is_cheap(eqn)
         if runs_again and all(v in found for v in reads(eqn) if v in makers):
             found.update(writes(eqn))

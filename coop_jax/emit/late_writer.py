@@ -16,14 +16,14 @@ early. Where whole layers run again, four things more are needed for that:
 
 from __future__ import annotations
 
-import bisect
 from collections import ChainMap, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from coop_jax.base import _compat
 from coop_jax.base._compat import Literal
 from coop_jax.emit.fence import fence_equation
+from coop_jax.emit.layer_membership import layer_membership
 from coop_jax.emit.rewrite import RECOMPUTE_SCOPE
 from coop_jax.emit.segments import can_pass
 from coop_jax.emit.waiting_results import WaitingResults
@@ -40,8 +40,7 @@ class LateWriter:
         after: the index of the last equation before the point.
         kept: the values that are kept for what is made again.
         again: the equations to make again, by index, in the program's order.
-        layers: the last equations of layers that run again, each in one stretch.
-        waits: as of `InsideReaders`.
+        layers, forward, waits: as `layers`, `after` and `waits` of `InsideReaders`.
 
     Attributes:
         eqns: the equations.
@@ -55,6 +54,7 @@ class LateWriter:
         kept: Collection[Any],
         again: Iterable[int],
         layers: Sequence[int] = (),
+        forward: int = 0,
         *,
         waits: bool = False,
     ) -> None:
@@ -70,9 +70,14 @@ class LateWriter:
         self._maker = {v: i for i in again for v in writes(program.eqns[i])}
         self._layers = layers
         self._tied = ties(program.eqns)
-        self._made_again: defaultdict[int, list[Any]] = defaultdict(list)  # By layer.
-        for v, index in self._maker.items():
-            self._made_again[bisect.bisect_left(layers, index)].append(v)
+        self._layer: dict[int, int | None] = {}
+        if layers:
+            indices = frozenset(self._maker.values())
+            member = layer_membership(program, forward, layers, indices, self._kept)
+            self._layer = member
+        self._made_again: defaultdict[int | None, list[Any]] = defaultdict(list)
+        for v, index in self._maker.items() if layers else ():
+            self._made_again[self._layer[index]].append(v)
         self._way_back = _WayBack(self.eqns, self._kept) if layers else None
         self._waiting = WaitingResults(program.eqns) if layers and waits else None
 
@@ -111,12 +116,13 @@ class LateWriter:
             todo += reads(self._program.eqns[maker])
         return found
 
-    def _with_layers(self, needed: Collection[int]) -> Collection[int]:
+    def _with_layers(self, needed: Set[int]) -> Set[int]:
         """With all that the layers of these equations make again."""
         if not self._layers or not needed:
             return needed
-        begun = {bisect.bisect_left(self._layers, index) for index in needed}
-        return self._needed(v for layer in begun for v in self._made_again[layer])
+        begun = {self._layer[index] for index in needed} - {None}
+        of_layers = (v for layer in begun for v in self._made_again[layer])
+        return needed | self._needed(of_layers)
 
     def _fence(self, needed: Iterable[int], reader: int) -> None:
         operands = (v for i in needed for v in reads(self._program.eqns[i]))

@@ -31,9 +31,11 @@ from coop_jax.emit.inside_readers import (
     written,
 )
 from coop_jax.emit.retention_cut import minimum_cut
+from coop_jax.graph.scatter_add import accumulations
 from coop_jax.graph.stored_values import StoredValues
 from coop_jax.targets import Target
 from coop_jax.trace.costs import is_fusible, seconds_again
+from coop_jax.trace.forward_pass import forward_pass
 from coop_jax.trace.program import Program, reads, writes
 from coop_jax.trace.purity import may_run_again
 
@@ -62,7 +64,8 @@ class Layers:
         self.after = peak_of(program, stored)
         early = program.eqns[: self.after + 1]
         self._made = {v: i for i, eqn in enumerate(early) for v in writes(eqn)}
-        last = {v: i for i, eqn in enumerate(early) for v in reads(eqn)}
+        forward = forward_pass(program.eqns, self.after)
+        last = {v: i for i in forward for v in reads(program.eqns[i])}
         self._last = {v: last.get(v, i) for v, i in self._made.items()}
         late = {v for eqn in program.eqns[self.after + 1 :] for v in reads(eqn)}
         count = len(early)
@@ -73,7 +76,7 @@ class Layers:
         self.step_seconds = math.fsum(all_seconds)
         derived = self._derived_from_inputs(early)
         lives = [
-            (made, self._last[v] - 1, stored.bytes_of(v))
+            (made, min(self._last[v], count) - 1, stored.bytes_of(v))
             for v, made in self._made.items()
             if v not in derived
         ]
@@ -173,7 +176,7 @@ class Layers:
             anyway=frozenset(passing),
             to_store=to_store,
         )
-        return InsideReaders(after, (*passing, *values), tuple(boundaries))
+        return InsideReaders(self.after, (*passing, *values), tuple(boundaries))
 
     def seconds(self, inside: InsideReaders) -> float:
         """Modelled time of what runs again."""
@@ -189,8 +192,12 @@ class Layers:
         root: dict[Any, Any] = {}  # Of what passed fences.
         first: dict[Any, int] = {}
         last: dict[Any, int] = {}
+        sums = dict(accumulations(self.program).values())
         for at, eqn in enumerate(writer.eqns):
             last.update((root.get(v, v), at) for v in reads(eqn))
+            for v in writes(eqn):
+                if v in sums:  # It is written over what the scatter is added to.
+                    last[root.get(sums[v], sums[v])] = at - 1
             if eqn.primitive is fence_p:
                 pairs = zip(eqn.outvars, eqn.invars, strict=True)
                 root.update((new, root.get(v, v)) for new, v in pairs)

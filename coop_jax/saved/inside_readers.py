@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from coop_jax.emit.inside_readers import InsideReaders, made_again
@@ -36,11 +37,12 @@ def inside_of(node: Node, program: Program) -> InsideReaders | None:
     after_node, kept_node, *rest = node.fields("after", "kept", "layers", "waits")
     layers_node, waits_node = rest
     after = after_node.number(most=len(program.eqns) - 1)
-    made = {v for eqn in program.eqns[: after + 1] for v in eqn.outvars}
+    layers = tuple(item.number(most=after) for item in layers_node.items())
+    inside = InsideReaders(after, (), layers, waits_node.flag())
+    made = {v for eqn in program.eqns[: inside.end + 1] for v in eqn.outvars}
     values = {name: v for name, v in Names.of(program).values().items() if v in made}
     kept = tuple(values[item.one_of(tuple(values))] for item in kept_node.items())
-    layers = tuple(item.number(most=after) for item in layers_node.items())
-    inside = InsideReaders(after, kept, layers, waits_node.flag())
+    inside = dataclasses.replace(inside, kept=kept)
     if not made_again(program, inside):
         raise kept_node.fault("values that others are made of")
     return inside

@@ -14,7 +14,7 @@ does. So the choice that was found is compiled without that, too.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 
 from coop_jax.emit.inside_readers import InsideReaders
 from coop_jax.emit.layers_again import Layers
@@ -71,20 +71,22 @@ class LayerSearch:
     def best(self, budget_bytes: int) -> tuple[Measured, InsideReaders] | None:
         """The fastest of the choices that were compiled and keep the budget; None if none
         does."""
-        error = 0
+        errors: dict[tuple[int, ...], int] = {}  # By division.
         tried: dict[InsideReaders, Measured] = {}
         while len(tried) < MAX_COMPILATIONS:
-            choice = self._choice(budget_bytes - self._fixed_bytes - error)
+            choice = self._choice(budget_bytes - self._fixed_bytes, errors)
             if choice is None and best_of(tried.values(), budget_bytes) is None:
                 choice = self._least()
             if choice is None or choice.inside in tried:
                 break
+            division = choice.inside.layers
             expected = self._fixed_bytes + choice.live_bytes
+            error = errors.get(division, 0)
             measured = self._compiled(choice.inside, expected + error)
             if measured is None:
                 break
             tried[choice.inside] = measured
-            error = measured.total_bytes - expected
+            errors[division] = measured.total_bytes - expected
             free = budget_bytes - measured.total_bytes
             room = budget_bytes - self._fixed_bytes
             if 0 <= free <= SLACK_WORTH_USING * room:
@@ -105,29 +107,30 @@ class LayerSearch:
             self._measured[inside] = self._measure(inside, expected_bytes)
         return self._measured[inside]
 
-    def _choice(self, room: int) -> _Choice | None:
+    def _choice(self, room: int, errors: Mapping[tuple[int, ...], int]) -> _Choice | None:
         """The choice with the least recomputation of those expected to fit."""
-        found = [choice for choice in self._fitting(room) if choice is not None]
-        return min(found, key=lambda one: (one.seconds, one.live_bytes), default=None)
+        known = {division: room - errors.get(division, 0) for division in self._divisions}
+        found = [self._fitting(division, left) for division, left in known.items()]
+        fitting = [choice for choice in found if choice is not None]
+        return min(fitting, key=lambda one: (one.seconds, one.live_bytes), default=None)
 
     def _least(self) -> _Choice | None:
         """The choice with the fewest bytes alive: XLA may need less than expected."""
         ends = (self._at(boundaries, 0) for boundaries in self._divisions)
         return min(ends, key=lambda one: (one.live_bytes, one.seconds), default=None)
 
-    def _fitting(self, room: int) -> Iterator[_Choice | None]:
-        """By division the last choice on its path that is expected to fit."""
-        for boundaries in self._divisions:
-            low, high = 0, 2 * _HALVINGS * len(boundaries)
-            if self._at(boundaries, low).live_bytes > room:
-                continue
-            while low < high:
-                middle = (low + high + 1) // 2
-                if self._at(boundaries, middle).live_bytes <= room:
-                    low = middle
-                else:
-                    high = middle - 1
-            yield self._at(boundaries, low)
+    def _fitting(self, boundaries: tuple[int, ...], room: int) -> _Choice | None:
+        """The last choice on the path of a division that is expected to fit."""
+        low, high = 0, 2 * _HALVINGS * len(boundaries)
+        if self._at(boundaries, low).live_bytes > room:
+            return None
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._at(boundaries, middle).live_bytes <= room:
+                low = middle
+            else:
+                high = middle - 1
+        return self._at(boundaries, low)
 
     def _at(self, boundaries: tuple[int, ...], place: int) -> _Choice:
         """The choice at a place of the path: the price of bytes falls in one layer after

@@ -71,9 +71,9 @@ def test_any_layers_and_any_values_give_the_same_results(seed):
     program, _, args = random_case(seed)
     choose = np.random.default_rng(seed)
     after = int(choose.integers(1, len(program.eqns)))
-    early = [v for eqn in program.eqns[: after + 1] for v in writes(eqn)]
-    kept = tuple(v for v in early if choose.random() < 0.4)
     layers = tuple(sorted({int(choose.integers(after + 1)) for _ in range(3)}))
+    early = [v for eqn in program.eqns[: layers[-1] + 1] for v in writes(eqn)]
+    kept = tuple(v for v in early if choose.random() < 0.4)
     rewritten = with_inside_readers(program, InsideReaders(after, kept, layers))
     with jax.disable_jit():
         assert_trees_equal(run(rewritten, args), run(program, args))
@@ -94,7 +94,7 @@ def test_no_choice_costs_less_than_the_cut():
 
         def cost(kept, *, of=(program, stored, after, prices)):
             program, stored, after, prices = of
-            inside = InsideReaders(after, tuple(kept), (0,))
+            inside = InsideReaders(after, tuple(kept), (after,))
             again = made_again(program, inside)
             makers = {v: i for i in range(after + 1) for v in writes(program.eqns[i])}
             late = {v for eqn in program.eqns[after + 1 :] for v in reads(eqn)}
@@ -151,12 +151,66 @@ def test_a_layer_runs_again_in_one_stretch_behind_its_fence():
     assert set(program.invars[: 2 * (LAYERS - 1)]) <= passed
     casts = [
         eqn
-        for eqn in writer.eqns[inside.after + 1 :]
+        for eqn in writer.eqns[inside.end + 1 :]
         if eqn.primitive.name == "convert_element_type"
         and writer.origin.get(eqn.outvars[0]) is not None
     ]
     assert casts
     assert all(v not in program.invars for eqn in casts for v in reads(eqn))
+
+
+def masked_step(weights, batch):
+    """Of the first layer: a mask that all layers read; of all layers: the loss."""
+
+    def loss(weights):
+        tokens, targets = batch[:, :-1], batch[:, 1:]
+        y = jnp.take(weights[0], tokens, axis=0)
+        is_token = tokens > 0
+        added = []
+        for first, second in weights[1:]:
+            y = jnp.where(is_token[..., None], y, 0.0)
+            wide = jnp.where(y @ first > 0.0, y @ first, -1.0)
+            added.append(jnp.mean(jnp.max(wide, axis=-1)))
+            y = y + wide @ second
+        logits = jax.nn.log_softmax(y @ weights[0].T)
+        picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)
+        return -jnp.mean(picked) + 0.1 * sum(added)
+
+    return jax.value_and_grad(loss)(weights)
+
+
+def masked_arguments():
+    pair = tuple(jax.ShapeDtypeStruct(s, "float32") for s in ((32, 64), (64, 32)))
+    embedding = jax.ShapeDtypeStruct((512, 32), "float32")
+    return [embedding, *[pair] * LAYERS], jax.ShapeDtypeStruct((16, 65), "int32")
+
+
+def test_no_layer_begins_because_of_what_is_not_of_it_alone():
+    """Masks, targets, equal constants and what layers add to the loss: each layer begins
+    when the way back has come to it."""
+    program = traced(masked_step, *masked_arguments()).program
+    layers = Layers(program, from_rules(program), TARGET)
+    boundaries = layers.blocks()
+    assert len(boundaries) == LAYERS - 1
+    inside = layers.kept(boundaries, [1e-9] * len(boundaries))
+    writer = written(program, inside)
+    fences = [at for at, eqn in enumerate(writer.eqns) if eqn.primitive is fence_p]
+    products = [
+        [eqn.outvars[0] in writer.origin for eqn in part if is_product(eqn)]
+        for part in itertools.starmap(
+            lambda begin, end: writer.eqns[begin:end],
+            itertools.pairwise([*fences, len(writer.eqns)]),
+        )
+    ]
+    begins = [made for made in products if any(made)]
+    assert len(begins) == len(boundaries)
+    # Its first product runs again, and four are on the way back, the first of them before.
+    assert all(made.count(True) == 1 for made in begins)
+    assert all(made.count(False) >= 3 for made in begins)
+
+
+def is_product(eqn):
+    return eqn.primitive.name == "dot_general"
 
 
 def test_nothing_is_made_again_before_the_way_back():

@@ -43,7 +43,8 @@ def inside_readers_of(subject: Subject, layers: tuple[int, ...] = ()) -> Recipe:
     options = planner_options(QUICK, target.alignment_bytes)
     inside = inside_readers(subject.program, from_rules(subject.program))
     assert inside is not None
-    inside = dataclasses.replace(inside, layers=layers)
+    if layers:
+        inside = dataclasses.replace(inside, layers=(*layers, inside.after))
     program = with_inside_readers(subject.program, inside)
     stored = from_rules(program)
     [graph, *_] = graphs_of(program, stored, target, options)

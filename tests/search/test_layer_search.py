@@ -70,7 +70,8 @@ def test_a_step_with_layers_made_again_keeps_budgets_and_values():
     for part in (0.9, 0.7, LEAST_PART):
         before = search.num_compilations
         found = search.best(int(part * whole_bytes))
-        assert search.num_compilations - before <= MAX_COMPILATIONS
+        # And what was found, without waiting.
+        assert search.num_compilations - before <= MAX_COMPILATIONS + 1
         assert found is not None
         measured, inside = found
         assert measured.total_bytes <= part * whole_bytes

@@ -27,6 +27,7 @@ class GpuBackend(Backend):
         super().__init__(without=without)
         self.has_arena = has_arena
         self.fuses_into_readers = True
+        self.runs_layers_again = True
 
     def without_rematerialization(self, options: Mapping[str, Any]) -> dict[str, Any]:
         disabled = options.get(_DISABLED_PASSES)

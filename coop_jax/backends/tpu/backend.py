@@ -46,6 +46,7 @@ class TpuBackend(Backend):
             self.compiler_options = COMPILER_OPTIONS
         self.has_second_memory = self.has(VMEM)
         self.sweeps_pools = self.has(POOL_SWEEP)
+        self.runs_layers_again = True
 
     def without_rematerialization(self, options: Mapping[str, Any]) -> dict[str, Any]:
         return {**options, **NO_REMATERIALIZATION}
