@@ -28,6 +28,7 @@ from coop_jax.emit.rewrite import RECOMPUTE_SCOPE
 from coop_jax.emit.segments import can_pass
 from coop_jax.emit.waiting_results import WaitingResults
 from coop_jax.trace.costs import is_fusible
+from coop_jax.trace.forward_pass import forward_pass
 from coop_jax.trace.program import Program, reads, writes
 from coop_jax.trace.ties import behind_selections, ties
 
@@ -71,10 +72,15 @@ class LateWriter:
         self._layers = layers
         self._tied = ties(program.eqns)
         self._layer: dict[int, int | None] = {}
+        self._forward: Collection[int] = ()
         if layers:
+            self._forward = frozenset(forward_pass(program.eqns, forward))
             indices = frozenset(self._maker.values())
             member = layer_membership(program, forward, layers, indices, self._kept)
             self._layer = member
+            # What the last layer alone reads is read at once.
+            last = len(layers)
+            self._maker = {v: i for v, i in self._maker.items() if member[i] != last}
         self._made_again: defaultdict[int | None, list[Any]] = defaultdict(list)
         for v, index in self._maker.items() if layers else ():
             self._made_again[self._layer[index]].append(v)
@@ -84,7 +90,9 @@ class LateWriter:
     def write(self, index: int) -> None:
         """An equation after the point, and before it what it is the first to need."""
         eqn = self._program.eqns[index]
-        needed = sorted(self._with_layers(self._needed(reads(eqn))))
+        needed: list[int] = []
+        if index not in self._forward:
+            needed = sorted(self._with_layers(self._needed(reads(eqn))))
         if needed:
             self._fence(needed, index)
         for maker in needed:

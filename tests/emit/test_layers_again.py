@@ -145,8 +145,7 @@ def test_a_layer_runs_again_in_one_stretch_behind_its_fence():
     inside = layers.kept(boundaries, [1e-3] * len(boundaries))
     writer = written(program, inside)
     fences = [eqn for eqn in writer.eqns if eqn.primitive is fence_p]
-    # Three whole layers; what they begin with is the end of a block of its own.
-    assert len(fences) == LAYERS
+    assert len(fences) == LAYERS - 1
     passed = {v for eqn in fences for v in reads(eqn)}
     assert set(program.invars[: 2 * (LAYERS - 1)]) <= passed
     casts = [
