@@ -35,7 +35,7 @@ from coop_jax.graph.scatter_add import accumulations
 from coop_jax.graph.stored_values import StoredValues
 from coop_jax.targets import Target
 from coop_jax.trace.costs import is_fusible, seconds_again
-from coop_jax.trace.forward_pass import forward_pass
+from coop_jax.trace.forward_pass import derived_from_inputs, forward_pass
 from coop_jax.trace.program import Program, reads, writes
 from coop_jax.trace.purity import may_run_again
 
@@ -74,7 +74,7 @@ class Layers:
         )
         all_seconds = (seconds_again(eqn, target) for eqn in program.eqns)
         self.step_seconds = math.fsum(all_seconds)
-        derived = self._derived_from_inputs(early)
+        derived = derived_from_inputs(early)
         lives = [
             (made, min(self._last[v], count) - 1, stored.bytes_of(v))
             for v, made in self._made.items()
@@ -82,14 +82,6 @@ class Layers:
         ]
         first, end, size = np.array(lives, np.int64).reshape(-1, 3).T
         self._carried = bytes_over_time(first, end, size, count)
-
-    def _derived_from_inputs(self, early: Sequence[Any]) -> set[Any]:
-        """Values that fusible equations make of the step's inputs: masks, casts."""
-        found: set[Any] = set()
-        for eqn in early:
-            if is_cheap(eqn) and all(v in found or v not in self._made for v in reads(eqn)):
-                found.update(writes(eqn))
-        return found
 
     def blocks(self) -> tuple[int, ...]:
         """The last equations of what repeats most of the forward pass, shifted to where

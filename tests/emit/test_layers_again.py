@@ -190,7 +190,7 @@ def test_no_layer_begins_because_of_what_is_not_of_it_alone():
     program = traced(masked_step, *masked_arguments()).program
     layers = Layers(program, from_rules(program), TARGET)
     boundaries = layers.blocks()
-    assert len(boundaries) == LAYERS - 1
+    assert len(boundaries) == LAYERS
     inside = layers.kept(boundaries, [1e-9] * len(boundaries))
     writer = written(program, inside)
     fences = [at for at, eqn in enumerate(writer.eqns) if eqn.primitive is fence_p]
