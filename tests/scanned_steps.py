@@ -261,7 +261,7 @@ STEPS: dict[str, tuple[Callable[[], Step], int]] = {
     "checkpoint": (lambda: scanned(jax.checkpoint), 1),
     "reversed": (lambda: scanned(reverse=True), 1),
     "unrolled": (lambda: scanned(unroll=2), 1),
-    "fully unrolled": (lambda: scanned(unroll=True), 1),
+    "fully unrolled": (lambda: scanned(unroll=True), 0),
     "half precision": (half_precision, 1),
     "results read": (read_results, 1),
     "fori_loop": (counted, 1),

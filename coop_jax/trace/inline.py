@@ -4,10 +4,10 @@ The complete step, with its gradients and its optimizer, becomes one straight li
 equations. Calls are inlined (`jit`, `custom_jvp`, `custom_vjp`, `checkpoint`,
 `closed_call`), equal pure equations are merged and dead ones removed, as XLA would do
 anyway. Only so a recomputation that `jax.checkpoint` inserted counts as the tensor that
-it duplicates, and the planner decides about it itself. A `scan` of one iteration, which XLA
-takes apart, is a call of its body. Other loops, branches, `shard_map`,
-Pallas and FFI calls stay single operations; a step that is one `shard_map` is handled by
-`trace.mapped`. Source lines and name stacks are kept.
+it duplicates, and the planner decides about it itself. A `scan` that is no loop for XLA, of
+one iteration or unrolled, is calls of its body (`trace.unrolled`). Other loops, branches,
+`shard_map`, Pallas and FFI calls stay single operations; a step that is one `shard_map` is
+handled by `trace.mapped`. Source lines and name stacks are kept.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from coop_jax.base._compat import DropVar, Literal
 from coop_jax.trace.costs import ELEMENTWISE
 from coop_jax.trace.cse import merge_equal, without_dead
 from coop_jax.trace.program import Program, reads
+from coop_jax.trace.unrolled import entries_of, is_unrolled, order_of_iterations, stack_of
 
 # By primitive name, the parameter that holds the called jaxpr.
 _CALLS = {
@@ -115,6 +116,7 @@ class _Inliner:
         self.eqns: list[Any] = []
         self.constants: list[tuple[Any, Any]] = []
         self._barrier = barrier
+        self._made_of: dict[Any, Sequence[Any]] = {}  # By stack, its entries.
 
     def inline(self, jaxpr, operands, consts, source_info_of) -> list[Any]:
         """Append a jaxpr's equations with its inputs replaced; returns its results."""
@@ -133,8 +135,8 @@ class _Inliner:
             called = _called_jaxpr(eqn)
             if _is_identity(eqn):
                 outvars = invars
-            elif self._takes_loops_apart and _is_of_one_iteration(eqn):
-                outvars = self._inline_iteration(eqn, invars, info)
+            elif self._takes_loops_apart and is_unrolled(eqn):
+                outvars = self._inline_iterations(eqn, invars, info)
             elif called is None:
                 outvars = [
                     v if isinstance(v, DropVar) else _compat.new_var(v.aval)
@@ -169,25 +171,36 @@ class _Inliner:
         )
         return self._constrain(outvars, out_shardings, info)
 
-    def _inline_iteration(self, eqn, invars, info) -> list[Any]:
-        """Inline the body of a `scan`, of the only entry of what it reads."""
+    def _inline_iterations(self, eqn, invars, info) -> list[Any]:
+        """Inline the body of a `scan`, once for each iteration."""
         num_consts, num_carry = _compat.scan_sizes(eqn)
         num_whole = num_consts + num_carry
+        body, constants = _compat.open_jaxpr(eqn.params["jaxpr"])
+        carried, stacks = invars[num_consts:num_whole], invars[num_whole:]
+        entries = [self._entries_of(stack, eqn) for stack in stacks]
+        made: dict[int, list[Any]] = {}
+        for number in order_of_iterations(eqn):
+            results = self.inline(
+                body,
+                [*invars[:num_consts], *carried, *(stack[number] for stack in entries)],
+                constants,
+                lambda e: _compat.nest_source_info(info, e.source_info),
+            )
+            carried, made[number] = results[:num_carry], results[num_carry:]
+        made_entries = zip(*(made[number] for number in sorted(made)), strict=True)
+        return [*carried, *(self._stack_of(entries, eqn) for entries in made_entries)]
 
-        def nested(e):
-            return _compat.nest_source_info(info, e.source_info)
+    def _entries_of(self, stack, like) -> Sequence[Any]:
+        """The entries of a stack: those that it was made of, or else slices."""
+        if not isinstance(stack, Literal) and stack in self._made_of:
+            return self._made_of[stack]
+        return self._append(entries_of, [stack], like)
 
-        body, consts = _compat.open_jaxpr(eqn.params["jaxpr"])
-        entries = self._append(
-            lambda *stacks: [jax.lax.squeeze(stack, (0,)) for stack in stacks],
-            *(invars[num_whole:], eqn),
-        )
-        outvars = self.inline(body, [*invars[:num_whole], *entries], consts, nested)
-        stacks = self._append(
-            lambda *entries: [jax.lax.expand_dims(entry, (0,)) for entry in entries],
-            *(outvars[num_carry:], eqn),
-        )
-        return [*outvars[:num_carry], *stacks]
+    def _stack_of(self, entries, like) -> Any:
+        """The stack of the entries, which a later loop may read one by one."""
+        [stack] = self._append(stack_of, entries, like)
+        self._made_of[stack] = entries
+        return stack
 
     def _append(self, run, operands, like) -> list[Any]:
         """Append the equations of a function of operands; returns its results."""
@@ -224,13 +237,6 @@ class _Inliner:
 def _called_jaxpr(eqn: Any) -> Any | None:
     parameter = _CALLS.get(eqn.primitive.name)
     return None if parameter is None else eqn.params.get(parameter)
-
-
-def _is_of_one_iteration(eqn: Any) -> bool:
-    """Whether the equation is a `scan` of one iteration, of arrays."""
-    if eqn.primitive.name != "scan" or eqn.params["length"] != 1:
-        return False
-    return all(_compat.is_array(v.aval) for v in (*eqn.invars, *eqn.outvars))
 
 
 def _keeps_apart(eqn: Any) -> bool:

@@ -121,7 +121,7 @@ def test_groups_leave_no_iteration_over_where_the_length_can_be_divided(
         assert len(parts) == 1 + is_left_over
 
 
-@pytest.mark.parametrize("unroll", [2, 3, 8, True])
+@pytest.mark.parametrize("unroll", [2, 3, 4])
 def test_no_loop_of_several_iterations_at_once_has_a_single_trip(unroll):
     """Nor are iterations left over where it is divided: those lie outside of it."""
     program = traced(*scanned(layers=8, unroll=unroll))
@@ -142,7 +142,7 @@ def loops_of(program):
     return loops + [inner for loop in loops for inner in loops_of(loop.body)]
 
 
-@pytest.mark.parametrize("unroll", [1, 2, True])
+@pytest.mark.parametrize("unroll", [1, 2, 3])
 def test_the_first_saved_byte_is_saved(unroll):
     def loss(w, x):
         body = lambda x, w: (layer(x, w), None)  # noqa: E731

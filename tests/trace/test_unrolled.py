@@ -1,4 +1,5 @@
-"""A `scan` of one iteration, which XLA takes apart, is part of the straight line."""
+"""A `scan` that is no loop for XLA, of one iteration or unrolled, is part of the straight
+line."""
 
 import functools
 
@@ -7,11 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from scanned_steps import accumulated, scanned
-from steps import traced
+from scanned_steps import LAYERS, accumulated, descent, layer, normal, scanned
+from steps import QUICK, traced
 
 from coop_jax import remat_train_step
 from coop_jax.base import _compat
+from coop_jax.xla.memory_figures import memory_figures
+
+KEY = jax.random.key(0)
 
 
 def names(program):
@@ -39,6 +43,29 @@ def one_in_another(x):
     return jax.value_and_grad(loss)(jnp.stack([x, 2 * x, x]))
 
 
+def unrolled(x, *, reverse=False, **options):
+    """Keys, results without entries, and a gradient that reads what was stacked."""
+
+    def body(carry, entry):
+        total, key = carry
+        key, other = jax.random.split(key)
+        noise = jax.random.normal(other, entry["x"].shape)
+        total = jnp.tanh(total @ entry["x"] / 4) + noise / 8
+        return (total, key), (total.sum(), None, key, 0.5)
+
+    def loss(x):
+        stacks = {"x": jnp.stack([x, x.T, 2 * x]), "keys": jax.random.split(KEY, 3)}
+        carried, stacked = lax.scan(body, (x, KEY), stacks, reverse=reverse, **options)
+        return carried[0].sum() + stacked[0][::-1] @ stacked[3], stacked[2]
+
+    return jax.value_and_grad(loss, has_aux=True)(x)
+
+
+def unrolled_in_a_loop(x):
+    inner = functools.partial(unrolled, unroll=True)
+    return lax.scan(lambda x, _: (inner(x)[1], inner(x)[0][0]), x, None, length=3)
+
+
 def passed_on(x):
     return lax.scan(lambda carry, entry: (entry, carry), x, x[None])
 
@@ -60,6 +87,11 @@ def in_a_branch(x):
         passed_on,
         without_entries,
         in_a_branch,
+        functools.partial(unrolled, unroll=True),
+        functools.partial(unrolled, unroll=2),
+        functools.partial(unrolled, unroll=5, reverse=True),
+        unrolled_in_a_loop,
+        lambda x: lax.fori_loop(0, 3, lambda i, x: jnp.sin(x) + i, x, unroll=True),
         lambda x: scanned(layers=1)[0](*scanned(layers=1)[1]),
     ],
 )
@@ -67,7 +99,7 @@ def test_it_computes_the_same(function):
     x = jnp.linspace(-1, 1, 16).reshape(4, 4)
     program = traced(function, x).program
     loops = [eqn for eqn in program.eqns if eqn.primitive.name == "scan"]
-    assert all(eqn.params["length"] > 1 for eqn in loops)
+    assert all(eqn.params["length"] // eqn.params["unroll"] > 1 for eqn in loops)
     got = _compat.jaxpr_as_fun(program.to_jaxpr())(x)
     wanted = jax.tree.leaves(jax.jit(function)(x))
     for one, other in zip(got, wanted, strict=True):
@@ -93,6 +125,45 @@ def test_callbacks_of_it_speak_once_and_in_order():
     jax.jit(_compat.jaxpr_as_fun(program.to_jaxpr()))(jnp.float32(1))
     jax.effects_barrier()
     assert said == [1, 2]
+
+
+@pytest.mark.parametrize("unroll", [LAYERS // 2 + 1, LAYERS, True])
+def test_an_unrolled_loop_is_that_of_python(unroll):
+    """What is stacked for the gradient is passed on: only the gradients are a stack."""
+
+    def plain(w, x):
+        for k in range(LAYERS):
+            x = layer(x, jax.tree.map(lambda stack: stack[k], w))  # noqa: B023
+        return jnp.mean(x**2)
+
+    step, (w, x) = scanned(unroll=unroll)
+    program, wanted = traced(step, w, x).program, traced(descent(plain, w)[0], w, x).program
+    for name in ("dot_general", "tanh"):
+        assert names(program).count(name) == names(wanted).count(name) > 0
+    assert names(program).count("concatenate") == len(w)
+
+
+@pytest.mark.parametrize("unroll", [LAYERS // 2 + 1, True])
+def test_an_unrolled_loop_fits_in_the_bytes_of_a_policy(unroll):
+    kept = functools.partial(
+        jax.checkpoint, policy=jax.checkpoint_policies.nothing_saveable
+    )
+
+    def step_of(wrap):
+        def loss(w, x):
+            body = wrap(lambda x, w: (x + jax.nn.gelu(x @ w), None))
+            return jnp.mean(lax.scan(body, x, w, unroll=unroll)[0] ** 2)
+
+        return descent(loss, normal(LAYERS, 64, 64), normal(1024, 64))
+
+    step, args = step_of(kept)
+    options = {"xla_disable_hlo_passes": "cse_barrier_expander"}
+    by_hand = jax.jit(step, donate_argnums=0, compiler_options=options)
+    budget = memory_figures(by_hand.lower(*args).compile()).total_bytes
+    step, args = step_of(lambda body: body)
+    planned = remat_train_step(step, budget=budget, donate_argnums=0, planner=QUICK)
+    plan = planned.plan(*args)
+    assert plan.measured_bytes <= budget < 0.7 * plan.unmodified_bytes
 
 
 def test_accumulation_over_one_microbatch_is_planned_as_without():
