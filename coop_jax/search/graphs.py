@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from coop_jax.graph.expansions import without_expansions
+from coop_jax.graph.run_once import keeping_what_runs_once
 from coop_jax.graph.step_graph import StepGraph, build_graph
 from coop_jax.graph.stored_values import StoredValues
 from coop_jax.graph.taken_apart import without_taken_apart
@@ -36,12 +37,13 @@ class Graphs:
         self._stored = stored
         self._changed: dict[int, StoredValues] = {}
         self._built: dict[tuple[int, bool], StepGraph] = {}
+        self._kept: dict[StepGraph, StepGraph] = {}
 
     def with_scratch(self, scratch_bytes: Mapping[int, int]) -> list[StepGraph]:
         """The step in XLA's order and, for the planner that compares plans, in another;
         both also with partial results of wide fusions stored, and without expansions,
         where plans of the others are bound to need a third more at least: these take
-        time, and to plan all as well.
+        time, and to plan all as well. Each of them also with what runs once kept.
 
         Arguments:
             scratch_bytes: the least scratch of operations, by the index of an equation.
@@ -64,7 +66,13 @@ class Graphs:
             if 4 * least_pool_bytes([more], self._options) < 3 * least_bytes:
                 graphs += [more, built(other, early=True)]
                 least_bytes = min(least_bytes, least_pool_bytes([more], self._options))
-        return graphs
+        return [*graphs, *(k for g in graphs if (k := self._keeping(g)) is not g)]
+
+    def _keeping(self, graph: StepGraph) -> StepGraph:
+        """The graph with what runs once kept: the same object each time."""
+        if graph not in self._kept:
+            self._kept[graph] = keeping_what_runs_once(graph)
+        return self._kept[graph]
 
     def least(self, graphs: Sequence[StepGraph]) -> Sequence[StepGraph]:
         """The graphs that bound the bytes of all plans: those that are planned, and the
