@@ -21,6 +21,7 @@ from coop_jax.base import _compat, _compat_typed
 from coop_jax.base._compat import DropVar, Literal
 from coop_jax.trace.costs import ELEMENTWISE
 from coop_jax.trace.cse import merge_equal, without_dead
+from coop_jax.trace.high_level import expanded
 from coop_jax.trace.program import Program, reads
 from coop_jax.trace.unrolled import entries_of, is_unrolled, order_of_iterations, stack_of
 
@@ -132,7 +133,7 @@ class _Inliner:
         for eqn in jaxpr.eqns:
             invars = [read(v) for v in eqn.invars]
             info = source_info_of(eqn)
-            called = _called_jaxpr(eqn)
+            called = _called_jaxpr(eqn) or expanded(eqn)
             if _is_identity(eqn):
                 outvars = invars
             elif self._takes_loops_apart and is_unrolled(eqn):

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from coop_jax.base import _compat
+from coop_jax.trace.high_level import expanded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,10 +147,11 @@ _CLASSES: tuple[tuple[Purity, str], ...] = (
     ),
     (
         CALL,
-        "call closed_call composite compute_on cond cudnn_fusion custom_jvp_call "
-        "custom_jvp_call_jaxpr custom_linear_solve custom_partitioning custom_vjp_call "
-        "custom_vmap_call eval_jaxpr fused_call jit linear_call program_order remat2 "
-        "remat_opt run_state scan shard_map while xla_metadata_call",
+        "call call_hi_primitive closed_call composite compute_on cond cudnn_fusion "
+        "custom_jvp_call custom_jvp_call_jaxpr custom_linear_solve custom_partitioning "
+        "custom_vjp_call custom_vmap_call eval_jaxpr fused_call jit linear_call "
+        "program_order remat2 remat_opt run_state scan shard_map while "
+        "xla_metadata_call",
     ),
     (KERNEL, "ffi_call pallas_call"),
     (
@@ -184,7 +186,7 @@ _CLASSES: tuple[tuple[Purity, str], ...] = (
     ),
     (
         OTHER_PROGRAM,
-        "call_exported call_hi_primitive call_hi_primitive_linearized custom_lin "
+        "call_exported call_hi_primitive_linearized custom_lin "
         "mosaic_gpu_p mpmd_map tpu_custom_call",
     ),
 )
@@ -257,6 +259,9 @@ def _has_inside(eqn: Any, permission: str) -> bool:
 
 
 def _called(eqn: Any) -> Iterator[Any]:
+    expansion = expanded(eqn)
+    if expansion is not None:
+        yield _compat.open_jaxpr(expansion)[0]
     for value in eqn.params.values():
         for nested in value if isinstance(value, (tuple, list)) else (value,):
             if _compat.is_jaxpr(nested):
