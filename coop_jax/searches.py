@@ -202,4 +202,6 @@ def layer_search(
             lambda compiled: executable_seconds(compiled, target, kernels),
         )
 
-    return LayerSearch(Layers(traced.program, stored, target), fixed_bytes, measure)
+    layers = Layers(traced.program, stored, target)
+    waits = traced.backend.leaves_gradients_to_the_end
+    return LayerSearch(layers, fixed_bytes, measure, waits=waits)

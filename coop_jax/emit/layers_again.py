@@ -160,7 +160,9 @@ class Layers:
 
         def to_store(v: Any) -> float:
             eqn = self.program.eqns[self._made[v]]
-            return 0.0 if not may_run_again(eqn) or _has_a_kernel(eqn) else math.inf
+            if v in self._stored.stored_bytes or not may_run_again(eqn):
+                return 0.0
+            return 0.0 if _has_a_kernel(eqn) else math.inf
 
         after = boundaries[-1]
         values = minimum_cut(

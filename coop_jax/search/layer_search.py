@@ -6,9 +6,9 @@ recomputation is compiled (`emit.layers_again`), and XLA's figure corrects the n
 There is no schedule: what is made again, and where, is in the program, so that it fuses as
 under a policy.
 
-Layers wait for the gradients of weights (`emit.waiting_results`), which keeps fewer bytes
-where XLA leaves them to the end, and takes time where they fuse with what the optimizer
-does. So the choice that was found is compiled without that, too.
+Where XLA leaves the gradients of weights to the end, layers wait for them
+(`emit.waiting_results`), which keeps fewer bytes, and takes time where they fuse with what
+the optimizer does. So the choice that was found is compiled without that, too.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class LayerSearch:
         layers: the forward pass of the step.
         fixed_bytes: bytes that no choice changes.
         measure: compiles the step with a choice.
+        waits: whether layers wait for the gradients of weights.
 
     Attributes:
         num_compilations: compilations so far.
@@ -56,8 +57,11 @@ class LayerSearch:
         layers: Layers,
         fixed_bytes: int,
         measure: Callable[[InsideReaders, int], Measured | None],
+        *,
+        waits: bool = True,
     ) -> None:
         self.num_compilations = 0
+        self._waits = waits
         self._layers = layers
         self._fixed_bytes = fixed_bytes
         self._measure = measure
@@ -93,13 +97,40 @@ class LayerSearch:
                 break
         found = best_of(tried.values(), budget_bytes)
         if found is None:
+            found = self._at_the_end(budget_bytes, errors, tried)
+        if found is None:
             return None
         waiting = next(inside for inside, one in tried.items() if one is found)
+        if not self._waits:
+            return found, waiting
         alone = dataclasses.replace(waiting, waits=False)
         measured = self._compiled(alone, found.candidate.predicted_bytes)
         if measured is not None and best_of((found, measured), budget_bytes) is measured:
             return measured, alone
         return found, waiting
+
+    def _at_the_end(
+        self,
+        budget_bytes: int,
+        errors: Mapping[tuple[int, ...], int],
+        tried: dict[InsideReaders, Measured],
+    ) -> Measured | None:
+        """What keeps the fewest bytes of the division that came nearest, if that was not
+        tried and keeps the budget."""
+        ends = [
+            (self._at(division, 0).live_bytes + error, division)
+            for division, error in errors.items()
+        ]
+        if not ends:
+            return None
+        live_bytes, nearest = min(ends)
+        choice = self._at(nearest, 0)
+        if choice.inside in tried:
+            return None
+        measured = self._compiled(choice.inside, self._fixed_bytes + live_bytes)
+        if measured is not None:
+            tried[choice.inside] = measured
+        return best_of(tried.values(), budget_bytes)
 
     def _compiled(self, inside: InsideReaders, expected_bytes: int) -> Measured | None:
         if inside not in self._measured:
@@ -142,7 +173,8 @@ class LayerSearch:
             middle = layers.idle_bytes / layers.step_seconds
             least = middle * 2.0 ** (halvings - _HALVINGS)
             worth = [least * (1 + (k >= count - further)) for k in range(count)]
-            inside = dataclasses.replace(layers.kept(boundaries, worth), waits=True)
+            kept = layers.kept(boundaries, worth)
+            inside = dataclasses.replace(kept, waits=self._waits)
             self._known[key] = _Choice(
                 inside, layers.live_bytes(inside), layers.seconds(inside)
             )

@@ -8,7 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from random_programs import random_function, random_materialization
-from steps import NEEDS_CUDA, TARGET, assert_trees_equal, mlp_arguments, run, traced
+from steps import (
+    NEEDS_CUDA,
+    NEEDS_TPU,
+    TARGET,
+    assert_trees_equal,
+    mlp_arguments,
+    run,
+    traced,
+)
 
 from coop_jax.compile.as_written import compile_tagged
 from coop_jax.emit.fence import fence_p
@@ -237,10 +245,13 @@ def test_nothing_is_made_again_before_the_way_back():
             depends.update(writes(eqn))
 
 
-@NEEDS_CUDA
-def test_on_a_gpu_layers_take_about_as_long_as_under_jax_checkpoint():
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("h200", marks=NEEDS_CUDA), pytest.param("tpu v5e", marks=NEEDS_TPU)],
+)
+def test_layers_take_about_as_long_as_under_jax_checkpoint(name):
     """All but the last layer runs again, which takes its values for the others' price."""
-    args = placed(residual_arguments(), named_device("h200"))
+    args = placed(residual_arguments(), named_device(name))
     step = traced(residual_step, *args, donate_argnums=0)
     target = target_of(step.device())
     stored = step.backend.stored_values(step.program, compile_tagged(step))
