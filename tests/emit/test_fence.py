@@ -160,3 +160,32 @@ def test_mesh_keeps_shardings_that_no_axis_names(mesh):
     assert "coop_fence" in fenced.as_text()
     assert collectives(fenced) == collectives(plain)
     np.testing.assert_allclose(fenced(x, weights), plain(x, weights), rtol=1e-6)
+
+
+def test_mesh_divides_alike_before_and_behind(mesh):
+    """What is read behind a fence says how a value is divided, as it does without. Each
+    fence says so for itself, also where several are alike."""
+    devices = len(mesh.devices.flat)
+
+    def placed(shape, *axes):
+        x = jnp.ones(shape, jnp.float32)
+        return jax.device_put(x, NamedSharding(mesh, PartitionSpec(*axes)))
+
+    rows, inside, outside = 64, 8 * devices, 16 * devices
+    x, g = placed((rows, inside), None, "data"), placed((rows, outside))
+    first = placed((inside, outside), None, "data")
+    second = placed((inside, outside), "data", None)
+
+    def step(x, g, first, second, pass_on):
+        sums = []
+        for weights, part in ((first, g), (second, jnp.sin(g))):
+            [gradient] = pass_on(x.T @ part)
+            sums.append(weights + gradient)
+        return sums
+
+    jitted = jax.jit(step, static_argnums=4)
+    args = x, g, first, second
+    plain = jitted.lower(*args, lambda *xs: xs).compile()
+    fenced = jitted.lower(*args, fence).compile()
+    assert collectives(fenced) == collectives(plain)
+    assert_trees_equal(jitted(*args, fence), jitted(*args, lambda *xs: xs))

@@ -12,7 +12,10 @@ no matrix in the place of a vector, so that what is read behind a fence could no
 overwritten.)
 
 When the program is partitioned over several devices, an unknown custom call would gather
-every operand; `custom_partitioning` says that each keeps its sharding.
+every operand; `custom_partitioning` says that each keeps its sharding. XLA passes shardings
+on through such a call later than through elementwise work, and divides what is behind it
+otherwise than the step as written meanwhile: so operand and result are also in one group of
+equal shardings.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ def _lower_cpu(ctx, *operands, number, layouts):
     register_targets()
     if _compat.num_lowering_devices(ctx) == 1:
         return _lower_call(ctx, *operands)
-    return _compat.lower_fun(_call_partitioned, multiple_results=True)(ctx, *operands)
+    fenced = _compat.lower_fun(_call_partitioned, multiple_results=True)(ctx, *operands)
+    _compat.divide_alike(ctx, operands, fenced)
+    return fenced
 
 
 def _lower_call(ctx, *operands):
@@ -95,4 +100,5 @@ def _identity_rule(ranks: list[int]) -> str:
 # `custom_partitioning` reads the device assignment.
 _compat.require_devices_during_lowering(fence_p)
 _compat.register_lowering(_call_p, _lower_call, platform="cpu")
-_compat.register_lowering(fence_p, _lower_cpu, platform="cpu")
+# Each has groups of its own: none is lowered once for several fences.
+_compat.register_lowering(fence_p, _lower_cpu, platform="cpu", cacheable=False)
