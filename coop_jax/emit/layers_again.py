@@ -6,8 +6,8 @@ schedules have prices for every operation alone, and a fence for every group of
 recomputations: such a stretch fuses as the forward pass does, and they do not. So that no
 policy is better than every plan, here is the choice that contains those of the policies:
 the layers are the blocks of equations that repeat, what passes from one to the next is
-kept, and so are the products inside that are worth their bytes at a price, by a minimum
-cut. All else of a layer is made again before the first late reader that needs some of it
+kept, and so is what XLA stores inside of them and is worth its bytes at a price, by a
+minimum cut. All else of a layer is made again before the first late reader that needs some of it
 (`emit.late_writer`).
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,19 +84,35 @@ class Layers:
         self._carried = bytes_over_time(first, end, size, count)
 
     def blocks(self) -> tuple[int, ...]:
-        """The last equations of what repeats most of the forward pass, shifted to where
-        least passes from one repetition to the next; none where nothing repeats."""
+        """The last equations of what repeats in the forward pass: the layers of an encoder
+        and those of a decoder, say; none where nothing repeats."""
         kinds: dict[Any, int] = {}
         early = self.program.eqns[: self.after + 1]
         kind = np.array([kinds.setdefault(_kind(eqn), len(kinds)) for eqn in early])
-        best = 0, 0, 0  # Equations that repeat, their period and where they begin.
-        for period in range(1, len(kind) // 2 + 1):
-            start, length = _longest_run(kind[:-period] == kind[period:])
-            if length >= period and length + period > best[0]:
-                best = length + period, period, start
-        covered, period, start = best
-        if not covered:
-            return ()
+        found: list[int] = []
+        todo = [(0, len(early))]
+        while todo:
+            begin, end = todo.pop()
+            run = _longest_repetition(kind[begin:end])
+            if run is None:
+                continue
+            start, covered, period = run
+            start += begin
+            if self._is_layer(start, period):
+                found += self._ends(start, covered, period)
+            todo += [(begin, start), (start + covered, end)]
+        return tuple(sorted(found))
+
+    def _is_layer(self, start: int, period: int) -> bool:
+        """Whether what repeats has a kernel, and the second time reads what the first made:
+        the products of queries, keys and values are no layers."""
+        eqns = self.program.eqns[start : start + 2 * period]
+        made = {v for eqn in eqns[:period] for v in writes(eqn)}
+        follows = any(v in made for eqn in eqns[period:] for v in reads(eqn))
+        return follows and any(map(_has_a_kernel, eqns))
+
+    def _ends(self, start: int, covered: int, period: int) -> list[int]:
+        """Where the repetitions end, shifted to where least passes from one to the next."""
         ends = np.arange(start, start + covered, period)
         shifted = [ends + shift for shift in range(period)]
         shifted = [some[some < start + covered] for some in shifted]
@@ -107,7 +123,7 @@ class Layers:
             if size <= _AS_LITTLE * min(passing)
         ]
         # The last of them ends nearest to where nothing repeats any more.
-        return tuple(max(narrow, key=lambda some: some[-1]).tolist())
+        return max(narrow, key=lambda some: some[-1]).tolist()
 
     def passing(self, boundaries: Sequence[int]) -> tuple[Any, ...]:
         """What passes a boundary and is not made by fusible equations of what does.
@@ -135,7 +151,28 @@ class Layers:
                 derived.update(writes(eqn))
             else:
                 found.update((v, None) for v in writes(eqn) if passes(v))
-        return tuple(found)
+        narrow = (w for v in found for w in self._narrower(v, derived))
+        return tuple(dict.fromkeys(narrow))
+
+    def _narrower(self, v: Any, derived: Container[Any]) -> list[Any]:
+        """The value, or what fusible equations make it of, if that is fewer bytes.
+
+        Of a bias by position that is added in all layers that is what is broadcast to the
+        batch.
+        """
+        found = {v}
+        todo = [v]
+        while todo:
+            eqn = self.program.eqns[self._made[w := todo.pop()]]
+            operands = {u for u in reads(eqn) if u in self._made and u not in derived}
+            needed_bytes = sum(map(self._stored.bytes_of, operands - found))
+            if is_cheap(eqn) and operands and needed_bytes <= self._stored.bytes_of(w):
+                found.remove(w)
+                todo += operands - found
+                found |= operands
+        needed_bytes = sum(map(self._stored.bytes_of, found))
+        fewer = needed_bytes < self._stored.bytes_of(v)
+        return sorted(found, key=self._made.__getitem__) if fewer else [v]
 
     def kept(self, boundaries: Sequence[int], worth: Sequence[float]) -> InsideReaders:
         """What passes the boundaries, and the cheapest choice of what else is kept.
@@ -160,9 +197,8 @@ class Layers:
 
         def to_store(v: Any) -> float:
             eqn = self.program.eqns[self._made[v]]
-            if v in self._stored.stored_bytes or not may_run_again(eqn):
-                return 0.0
-            return 0.0 if _has_a_kernel(eqn) else math.inf
+            is_stored = v in self._stored.stored_bytes or _has_a_kernel(eqn)
+            return 0.0 if is_stored or not may_run_again(eqn) else math.inf
 
         after = boundaries[-1]
         values = minimum_cut(
@@ -211,7 +247,7 @@ def _has_a_kernel(eqn: Any) -> bool:
     """Whether XLA computes an equation by a kernel of its own, and stores its result.
 
     A reduction is computed with what it reads and with what reads it: kept, it tears the
-    fusion that it is part of.
+    fusion that it is part of, unless XLA stores it in the step as written.
     """
     return not is_fusible(eqn) and not eqn.primitive.name.startswith("reduce")
 
@@ -219,6 +255,16 @@ def _has_a_kernel(eqn: Any) -> bool:
 def _kind(eqn: Any) -> Any:
     """What is equal for equations that do the same with other values."""
     return eqn.primitive.name, tuple(str(v.aval) for v in eqn.outvars)
+
+
+def _longest_repetition(kind: np.ndarray) -> tuple[int, int, int] | None:
+    """What repeats most of a sequence: where it begins, its length and its period."""
+    best = 0, 0, 0
+    for period in range(1, len(kind) // 2 + 1):
+        start, length = _longest_run(kind[:-period] == kind[period:])
+        if length >= period and length + period > best[1]:
+            best = start, length + period, period
+    return best if best[1] else None
 
 
 def _longest_run(flags: np.ndarray) -> tuple[int, int]:

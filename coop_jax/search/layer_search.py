@@ -115,8 +115,8 @@ class LayerSearch:
         errors: Mapping[tuple[int, ...], int],
         tried: dict[InsideReaders, Measured],
     ) -> Measured | None:
-        """What keeps the fewest bytes of the division that came nearest, if that was not
-        tried and keeps the budget."""
+        """What keeps the fewest bytes of the division that came nearest, also without
+        waiting: where XLA takes sums over devices apart, waiting may need more."""
         ends = [
             (self._at(division, 0).live_bytes + error, division)
             for division, error in errors.items()
@@ -124,13 +124,15 @@ class LayerSearch:
         if not ends:
             return None
         live_bytes, nearest = min(ends)
-        choice = self._at(nearest, 0)
-        if choice.inside in tried:
-            return None
-        measured = self._compiled(choice.inside, self._fixed_bytes + live_bytes)
-        if measured is not None:
-            tried[choice.inside] = measured
-        return best_of(tried.values(), budget_bytes)
+        end = self._at(nearest, 0).inside
+        for inside in dict.fromkeys((end, dataclasses.replace(end, waits=False))):
+            if inside not in tried:
+                measured = self._compiled(inside, self._fixed_bytes + live_bytes)
+                if measured is not None:
+                    tried[inside] = measured
+            if (found := best_of(tried.values(), budget_bytes)) is not None:
+                return found
+        return None
 
     def _compiled(self, inside: InsideReaders, expected_bytes: int) -> Measured | None:
         if inside not in self._measured:

@@ -216,6 +216,54 @@ def test_no_layer_begins_because_of_what_is_not_of_it_alone():
     assert all(made.count(False) >= 3 for made in begins)
 
 
+def two_stacks(weights, x, positions):
+    """An encoder and a decoder, of other layers, and a bias that is added in all."""
+    encoder, decoder = weights
+    bias = jnp.broadcast_to(jnp.sin(positions @ positions.T), (16, 64, 64))
+
+    def loss(weights):
+        encoder, decoder = weights
+        y = x
+        for weight in encoder:
+            y = y + jnp.tanh(bias @ y) @ weight
+        z = jnp.cos(x)
+        for first, second in decoder:
+            z = z + jax.nn.relu(bias @ (z @ first)) @ second + y
+        return jnp.mean(z**2)
+
+    return jax.value_and_grad(loss)((encoder, decoder))
+
+
+def test_layers_of_all_stacks_and_what_is_broadcast_for_them():
+    square = jax.ShapeDtypeStruct((32, 32), "float32")
+    args = (
+        ([square] * LAYERS, [(square, square)] * LAYERS),
+        jax.ShapeDtypeStruct((16, 64, 32), "float32"),
+        jax.ShapeDtypeStruct((64, 8), "float32"),
+    )
+    program = traced(two_stacks, *args).program
+    layers = Layers(program, from_rules(program), TARGET)
+    boundaries = layers.blocks()
+    assert len(boundaries) >= 2 * LAYERS - 2
+    passing = layers.passing(boundaries)
+    assert all(v.aval.shape != (16, 64, 64) for v in passing)
+    assert any(v.aval.shape == (64, 64) for v in passing)
+    inside = layers.kept(boundaries, [1e-9] * len(boundaries))
+    with jax.disable_jit():
+        operands = [jnp.ones(v.aval.shape, v.aval.dtype) / 8 for v in program.invars]
+        rewritten = with_inside_readers(program, inside)
+        assert_trees_equal(run(rewritten, operands), run(program, operands))
+
+
+def test_products_side_by_side_are_no_layers():
+    def step(weights, x):
+        return jax.grad(lambda w: sum(jnp.sum((x @ one) ** 2) for one in w))(weights)
+
+    weights = [jax.ShapeDtypeStruct((32, 32), "float32")] * LAYERS
+    program = traced(step, weights, jax.ShapeDtypeStruct((64, 32), "float32")).program
+    assert Layers(program, from_rules(program), TARGET).blocks() == ()
+
+
 def is_product(eqn):
     return eqn.primitive.name == "dot_general"
 

@@ -70,8 +70,8 @@ def test_a_step_with_layers_made_again_keeps_budgets_and_values():
     for part in (0.9, 0.7, LEAST_PART):
         before = search.num_compilations
         found = search.best(int(part * whole_bytes))
-        # And what was found, without waiting.
-        assert search.num_compilations - before <= MAX_COMPILATIONS + 1
+        # And what was found, without waiting; or what keeps the fewest bytes, in both ways.
+        assert search.num_compilations - before <= MAX_COMPILATIONS + 2
         assert found is not None
         measured, inside = found
         assert measured.total_bytes <= part * whole_bytes
@@ -89,7 +89,7 @@ def test_no_choice_keeps_less_than_the_arguments():
     step = traced(layered_step, *arguments(), donate_argnums=0)
     search, tagged = search_of(step)
     assert search.best(memory_figures(tagged).argument_bytes) is None
-    assert search.num_compilations == 1
+    assert search.num_compilations == 2  # With waiting and without.
 
 
 def test_a_step_without_blocks_has_no_layers():
