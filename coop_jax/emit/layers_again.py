@@ -7,8 +7,8 @@ recomputations: such a stretch fuses as the forward pass does, and they do not. 
 policy is better than every plan, here is the choice that contains those of the policies:
 the layers are the blocks of equations that repeat, what passes from one to the next is
 kept, and so is what XLA stores inside of them and is worth its bytes at a price, by a
-minimum cut. All else of a layer is made again before the first late reader that needs some of it
-(`emit.late_writer`).
+minimum cut. All else of a layer is made again before the first late reader that needs some
+of it (`emit.late_writer`).
 """
 
 from __future__ import annotations
