@@ -289,6 +289,14 @@ def _line_shown(traceback: Any) -> tuple[Any, bool]:
     return shown, False
 
 
+def last_transformation(eqn: Any) -> str | None:
+    """The name of the last transformation that an equation went through: `"jvp"` on the way
+    forward of a gradient, `"transpose"` on its way back; None if there was none."""
+    stack = eqn.source_info.name_stack.stack
+    names = (one.name for one in stack if isinstance(one, _source_info_util.Transform))
+    return next(names, None)
+
+
 def name_stack(eqn: Any) -> str:
     return str(eqn.source_info.name_stack)
 

@@ -35,7 +35,11 @@ from coop_jax.graph.scatter_add import accumulations
 from coop_jax.graph.stored_values import StoredValues
 from coop_jax.targets import Target
 from coop_jax.trace.costs import is_fusible, seconds_again
-from coop_jax.trace.forward_pass import derived_from_inputs, forward_pass
+from coop_jax.trace.forward_pass import (
+    derived_from_inputs,
+    end_of_forward_pass,
+    forward_pass,
+)
 from coop_jax.trace.program import Program, reads, writes
 from coop_jax.trace.purity import may_run_again
 
@@ -61,7 +65,8 @@ class Layers:
         self.program = program
         self._stored = stored
         self._target = target
-        self.after = peak_of(program, stored)
+        peak = peak_of(program, stored)
+        self.after = end_of_forward_pass(program.eqns, peak)
         early = program.eqns[: self.after + 1]
         self._made = {v: i for i, eqn in enumerate(early) for v in writes(eqn)}
         forward = forward_pass(program.eqns, self.after)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from coop_jax.base import _compat
 from coop_jax.trace.costs import is_fusible
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import may_run_again
@@ -34,6 +35,27 @@ def forward_pass(eqns: Sequence[Any], after: int) -> list[int]:
         else:
             others.update(writes(eqns[index]))
     return found
+
+
+def end_of_forward_pass(eqns: Sequence[Any], peak: int) -> int:
+    """The index of the last equation of the forward pass that a peak of memory belongs to;
+    the peak itself where no equation is part of a gradient that JAX made.
+
+    The peak may be anywhere on the way back: where the first layers have the largest
+    values, it is near its end. A step may have several gradients, one behind the other.
+
+    Arguments:
+        eqns: of the step.
+        peak: the index of the equation at which most is alive.
+    """
+    made_by = [_compat.last_transformation(eqn) for eqn in eqns]
+    back = [index for index, name in enumerate(made_by) if name == "transpose"]
+    if not back:
+        return peak
+    # The first way back that has not ended before the peak, or else the last one.
+    at = next((index for index in back if index >= peak), back[-1])
+    forward = (i for i in reversed(range(at)) if made_by[i] == "jvp")
+    return next(forward, peak)
 
 
 def derived_from_inputs(early: Sequence[Any]) -> set[Any]:
