@@ -202,6 +202,4 @@ def layer_search(
             lambda compiled: executable_seconds(compiled, target, kernels),
         )
 
-    layers = Layers(traced.program, stored, target)
-    waits = traced.backend.leaves_gradients_to_the_end
-    return LayerSearch(layers, fixed_bytes, measure, waits=waits)
+    return LayerSearch(Layers(traced.program, stored, target), fixed_bytes, measure)

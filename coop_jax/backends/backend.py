@@ -56,8 +56,6 @@ class Backend:
             inside of their readers, where XLA fuses them (`emit.inside_readers`).
         runs_layers_again: whether it is also compiled with its layers made again, each in
             one stretch, as `jax.checkpoint` does (`emit.layers_again`).
-        leaves_gradients_to_the_end: whether the gradients of weights may be computed behind
-            all layers that run again, unless these wait for them (`emit.waiting_results`).
 
     Raises:
         ValueError: if it has no quirk of such a name.
@@ -77,7 +75,6 @@ class Backend:
     sweeps_pools = False
     fuses_into_readers = False
     runs_layers_again = False
-    leaves_gradients_to_the_end = False
 
     def __init__(self, *, without: Collection[str] = ()) -> None:
         known = {quirk.name: quirk for quirk in self.quirks}

@@ -32,7 +32,6 @@ from jax._src.lib import _jax as _jaxlib
 from jax._src.lib import xla_client as _xla_client
 from jax._src.lib.mlir import ir as _ir
 from jax._src.lib.mlir.dialects import hlo as _hlo
-from jax._src.lib.mlir.dialects import sdy as _sdy
 from jax._src.state import types as _state_types
 from jax.experimental.layout import Layout as _Layout
 
@@ -357,29 +356,6 @@ def identity_call(target: str, operands: Sequence[Any]) -> Sequence[Any]:
 def with_layout(ctx: Any, operand: Any, aval: Any, order: tuple[int, ...]) -> Any:
     """The operand with a layout: `order` lists its dimensions, the outermost first."""
     return _mlir.wrap_with_layout_op(ctx, operand, aval, _Layout(order), aval)
-
-
-class _NumberOfGroups:
-    """The number of groups of equal shardings in a module so far, from where those of
-    `jax.experimental.shard_alike` do not get."""
-
-    def __init__(self) -> None:
-        self.number = 2**40
-
-
-def divide_alike(ctx: Any, values: Sequence[Any], others: Sequence[Any]) -> None:
-    """Let XLA's partitioner divide each value of a lowering like the other one, from
-    before it divides anything that is computed of them."""
-    if not _config.use_shardy_partitioner.value:
-        return
-    kept = ctx.module_context.keepalives  # One list in all contexts of a module.
-    count = next((k for k in kept if isinstance(k, _NumberOfGroups)), None)
-    if count is None:
-        kept.append(count := _NumberOfGroups())
-    for pair in zip(values, others, strict=True):
-        for value in pair:
-            _sdy.sharding_group(value, count.number)
-        count.number += 1
 
 
 def add_to_cache_key(lowered: Any, text: str) -> None:

@@ -74,9 +74,10 @@ class LateWriter:
         self._layer: dict[int, int | None] = {}
         self._forward: Collection[int] = ()
         if layers:
-            self._forward = frozenset(forward_pass(program.eqns, forward))
+            on_the_way = forward_pass(program.eqns, forward)
+            self._forward = frozenset(on_the_way)
             indices = frozenset(self._maker.values())
-            member = layer_membership(program, forward, layers, indices, self._kept)
+            member = layer_membership(program, on_the_way, layers, indices, self._kept)
             self._layer = member
             # What the last layer alone reads is read at once.
             last = len(layers)

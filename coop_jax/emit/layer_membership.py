@@ -15,13 +15,12 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from coop_jax.trace.forward_pass import forward_pass
 from coop_jax.trace.program import Program, reads, writes
 
 
 def layer_membership(
     program: Program,
-    after: int,
+    forward: Sequence[int],
     ends: Sequence[int],
     again: Collection[int],
     kept: Collection[Any],
@@ -30,7 +29,7 @@ def layer_membership(
 
     Arguments:
         program: the step.
-        after: the index of the last equation of its forward pass, as far as is known.
+        forward: the equations of its forward pass (`trace.forward_pass`).
         ends: the last equations of layers; what follows them is the last layer.
         again: the equations that run again, by index; none behind the last of `ends`.
         kept: the values that are kept for them.
@@ -39,10 +38,10 @@ def layer_membership(
     found: dict[int, int | None] = {}
     read_in: defaultdict[Any, set[int | None]] = defaultdict(set)
     constants: set[Any] = set()
-    for eqn in eqns[: after + 1]:
-        if constants.issuperset(reads(eqn)):
-            constants.update(writes(eqn))
-    for index in reversed(forward_pass(eqns, after)):
+    for index in forward:
+        if constants.issuperset(reads(eqns[index])):
+            constants.update(writes(eqns[index]))
+    for index in reversed(forward):
         layer: int | None = bisect.bisect_left(ends, index)
         made = writes(eqns[index])
         if index in again:

@@ -46,7 +46,6 @@ class LayerSearch:
         layers: the forward pass of the step.
         fixed_bytes: bytes that no choice changes.
         measure: compiles the step with a choice.
-        waits: whether layers wait for the gradients of weights.
 
     Attributes:
         num_compilations: compilations so far.
@@ -57,11 +56,8 @@ class LayerSearch:
         layers: Layers,
         fixed_bytes: int,
         measure: Callable[[InsideReaders, int], Measured | None],
-        *,
-        waits: bool = True,
     ) -> None:
         self.num_compilations = 0
-        self._waits = waits
         self._layers = layers
         self._fixed_bytes = fixed_bytes
         self._measure = measure
@@ -101,8 +97,6 @@ class LayerSearch:
         if found is None:
             return None
         waiting = next(inside for inside, one in tried.items() if one is found)
-        if not self._waits:
-            return found, waiting
         alone = dataclasses.replace(waiting, waits=False)
         measured = self._compiled(alone, found.candidate.predicted_bytes)
         if measured is not None and best_of((found, measured), budget_bytes) is measured:
@@ -175,8 +169,7 @@ class LayerSearch:
             middle = layers.idle_bytes / layers.step_seconds
             least = middle * 2.0 ** (halvings - _HALVINGS)
             worth = [least * (1 + (k >= count - further)) for k in range(count)]
-            kept = layers.kept(boundaries, worth)
-            inside = dataclasses.replace(kept, waits=self._waits)
+            inside = dataclasses.replace(layers.kept(boundaries, worth), waits=True)
             self._known[key] = _Choice(
                 inside, layers.live_bytes(inside), layers.seconds(inside)
             )

@@ -58,7 +58,7 @@ ALL = [(platform, quirk) for platform in QUIRKS for quirk in QUIRKS[platform]]
 # The features of a backend, and the list itself: no behaviours of XLA.
 CAPABILITIES = {
     *("has_arena", "fuses_into_readers", "reading_options", "quirks", "switched"),
-    *("runs_layers_again", "leaves_gradients_to_the_end", "without_rematerialization"),
+    *("runs_layers_again", "without_rematerialization"),
 }
 OPTIONS = PlanOptions(policy="lookahead", alignment=64, overhead_limit=10.0)
 

@@ -25,7 +25,7 @@ from typing import Any
 import jax
 from jax.experimental.custom_partitioning import custom_partitioning
 
-from coop_jax.base import _compat
+from coop_jax.base import _compat, _compat_sharding
 from coop_jax.base._compat import Primitive
 from coop_jax.base.custom_calls import register_targets
 from coop_jax.emit.fence import fence_p, with_layouts
@@ -44,7 +44,7 @@ def _lower_cpu(ctx, *operands, number, layouts):
     if _compat.num_lowering_devices(ctx) == 1:
         return _lower_call(ctx, *operands)
     fenced = _compat.lower_fun(_call_partitioned, multiple_results=True)(ctx, *operands)
-    _compat.divide_alike(ctx, operands, fenced)
+    _compat_sharding.divide_alike(ctx, operands, fenced)
     return fenced
 
 

@@ -28,7 +28,6 @@ class GpuBackend(Backend):
         self.has_arena = has_arena
         self.fuses_into_readers = True
         self.runs_layers_again = True
-        self.leaves_gradients_to_the_end = True
 
     def without_rematerialization(self, options: Mapping[str, Any]) -> dict[str, Any]:
         disabled = options.get(_DISABLED_PASSES)

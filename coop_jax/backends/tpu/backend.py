@@ -47,7 +47,6 @@ class TpuBackend(Backend):
         self.has_second_memory = self.has(VMEM)
         self.sweeps_pools = self.has(POOL_SWEEP)
         self.runs_layers_again = True
-        self.leaves_gradients_to_the_end = True
 
     def without_rematerialization(self, options: Mapping[str, Any]) -> dict[str, Any]:
         return {**options, **NO_REMATERIALIZATION}
