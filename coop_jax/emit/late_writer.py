@@ -28,7 +28,7 @@ from coop_jax.emit.rewrite import RECOMPUTE_SCOPE
 from coop_jax.emit.segments import can_pass
 from coop_jax.emit.waiting_results import WaitingResults
 from coop_jax.trace.costs import is_fusible
-from coop_jax.trace.forward_pass import forward_pass
+from coop_jax.trace.forward_pass import forward_pass, lengths_of_paths
 from coop_jax.trace.program import Program, reads, writes
 from coop_jax.trace.ties import behind_selections, ties
 
@@ -85,7 +85,7 @@ class LateWriter:
         self._made_again: defaultdict[int | None, list[Any]] = defaultdict(list)
         for v, index in self._maker.items() if layers else ():
             self._made_again[self._layer[index]].append(v)
-        self._way_back = _WayBack(self.eqns, self._kept) if layers else None
+        self._way_back = _WayBack(program.eqns, self.eqns, self._kept) if layers else None
         self._waiting = WaitingResults(program.eqns) if layers and waits else None
 
     def write(self, index: int) -> None:
@@ -180,8 +180,11 @@ class LateWriter:
 class _WayBack:
     """How far the way back has come: by the longest path of equations to a value."""
 
-    def __init__(self, early: Iterable[Any], kept: Collection[Any]) -> None:
-        self._depth: dict[Any, int] = {}
+    def __init__(
+        self, eqns: Sequence[Any], early: Iterable[Any], kept: Collection[Any]
+    ) -> None:
+        lengths = zip(eqns, lengths_of_paths(eqns), strict=True)
+        self._depth = {v: length for eqn, length in lengths for v in writes(eqn)}
         self._front: Any = None  # The last value of the longest path that XLA stores.
         for eqn in early:
             self.advance(eqn)
@@ -189,12 +192,8 @@ class _WayBack:
 
     def advance(self, eqn: Any) -> None:
         """An equation as it was before anything was made again."""
-        depth = 1 + max((self._depth.get(v, 0) for v in reads(eqn)), default=0)
-        self._depth.update(dict.fromkeys(writes(eqn), depth))
-        if is_fusible(eqn) or depth < self._depth.get(self._front, 0):
-            return
-        for v in writes(eqn):
-            if can_pass(v.aval):
+        for v in () if is_fusible(eqn) else writes(eqn):
+            if can_pass(v.aval) and self._depth[v] >= self._depth.get(self._front, 0):
                 self._front = v
 
     def of(self, late: Iterable[Any]) -> list[Any]:

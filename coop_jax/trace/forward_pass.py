@@ -23,7 +23,7 @@ def forward_pass(eqns: Sequence[Any], after: int) -> list[int]:
         eqns: of the step.
         after: the index of the last equation before the point.
     """
-    lengths = _lengths_of_paths(eqns)
+    lengths = lengths_of_paths(eqns)
     turn = max(lengths[: after + 1])
     found = list(range(after + 1))
     early = eqns[: after + 1]
@@ -73,7 +73,7 @@ def derived_from_inputs(early: Sequence[Any]) -> set[Any]:
     return found
 
 
-def _lengths_of_paths(eqns: Iterable[Any]) -> list[int]:
+def lengths_of_paths(eqns: Iterable[Any]) -> list[int]:
     """By equation the number of equations on the longest path that ends with it."""
     length: dict[Any, int] = {}
     found = []
