@@ -16,6 +16,10 @@ import jax
 import jax.numpy as jnp
 from models import TrainingProblem
 
+# Else GPUs and TPUs round the operands of float32 products to fewer bits, and losses of
+# versions that differ by roundings part within a few steps.
+jax.config.update("jax_default_matmul_precision", "float32")
+
 FIRST_STEPS_TOLERANCE = 1e-4
 DEPARTURE_FACTOR = 10
 

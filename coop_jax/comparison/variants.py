@@ -59,6 +59,8 @@ class Versions:
         planner: as in `remat_train_step`; None for its default.
         measures_seconds: run the steps in turns with the unmodified one.
         verbose: print a line to stderr for every compilation.
+        on_executable: called with the name and the executable of every row that has one of
+            its own: policies may make the same program.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Versions:
         planner: Any,
         measures_seconds: bool,
         verbose: bool,
+        on_executable: Callable[[str, Any], None] | None = None,
     ) -> None:
         self._make_step = make_step
         self._args = args
@@ -78,6 +81,7 @@ class Versions:
         self._planner = planner
         self._measures_seconds = measures_seconds
         self._verbose = verbose
+        self._on_executable = on_executable
         self._by_program: dict[str, Row] = {}
         self._traced = TracedStep.trace(
             self._step(unwrapped),
@@ -105,7 +109,7 @@ class Versions:
             modelled_seconds=self._time_model.seconds(self._executed_unmodified),
             measured_ratio=1.0 if self._measures_seconds else None,
             note=_refusal(compiled),
-            **self._executed_by(compiled),
+            **self._executed_by("unmodified", compiled),
         )
 
     def checkpoint(self, name: str, policy: Policy) -> Row:
@@ -145,7 +149,7 @@ class Versions:
             modelled_seconds=self._time_model.seconds(step),
             measured_ratio=self._measured_ratio(compiled),
             note=_refusal(compiled),
-            **self._executed_by(compiled),
+            **self._executed_by(name, compiled),
         )
         self._by_program[text] = row
         return row
@@ -164,7 +168,7 @@ class Versions:
             measured_bytes=memory_figures(compiled).total_bytes,
             measured_ratio=self._measured_ratio(compiled),
             note="without xla_disable_hlo_passes=cse_barrier_expander",
-            **self._executed_by(compiled),
+            **self._executed_by(name, compiled),
         )
 
     def planned(self, name: str, budget: int | str) -> Row:
@@ -210,11 +214,13 @@ class Versions:
             modelled_seconds=self._time_model.seconds(counted),
             measured_ratio=self._measured_ratio(fitted.compiled),
             num_compilations=plan.num_compilations,
-            **self._executed_by(fitted.compiled),
+            **self._executed_by(name, fitted.compiled),
         )
 
-    def _executed_by(self, compiled: Any) -> dict[str, Any]:
+    def _executed_by(self, name: str, compiled: Any) -> dict[str, Any]:
         """The figures of a row that its executable gives, if there is one."""
+        if compiled is not None and self._on_executable is not None:
+            self._on_executable(name, compiled)
         work = compiled and executable_work(
             compiled, target_of(self.device), kernel_flops(self._traced.program)
         )
