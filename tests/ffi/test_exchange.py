@@ -336,14 +336,11 @@ def test_refuses(exchanger, text):
 
 
 @pytest.mark.parametrize(
-    ("arena", "text"),
-    [
-        (np.zeros(64, np.int8), "Wrong buffer dtype: expected U8 but got S8"),
-        (np.zeros((8, 8), np.uint8), "Wrong buffer rank: expected 1 but got 2"),
-    ],
+    "arena", [np.zeros(64, np.int8), np.zeros((8, 8), np.uint8), np.zeros((), np.uint8)]
 )
-def test_refuses_an_arena_that_is_not_bytes(exchanger, arena, text):
-    with pytest.raises(jax.errors.JaxRuntimeError, match=text):
+def test_refuses_an_arena_that_is_not_bytes(exchanger, arena):
+    text = "coop_exchange: the arena must be bytes in one dimension, u8[n]"
+    with pytest.raises(jax.errors.JaxRuntimeError, match=re.escape(text)):
         exchanger.run(arena)
 
 

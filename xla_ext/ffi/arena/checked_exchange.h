@@ -146,8 +146,8 @@ xla::ffi::Error RunCheckedExchange(const Exchange& exchange,
 // exchange, call)` for an exchange without fault.
 template <typename Context, auto Run>
 xla::ffi::Error HandleCheckedExchange(
-    Context context, Arena arena, xla::ffi::RemainingArgs args,
-    xla::ffi::Result<Arena> arena_result, xla::ffi::RemainingRets results,
+    Context context, AnyArena arena, xla::ffi::RemainingArgs args,
+    xla::ffi::Result<AnyArena> arena_result, xla::ffi::RemainingRets results,
     int64_t num_pass_through, Offsets store_offsets, Offsets load_offsets,
     Offsets store_tensors, Offsets load_tensors, std::string_view names,
     int64_t boundary, bool is_first, bool is_last, int64_t books) {

@@ -13,15 +13,18 @@
 namespace coop {
 
 using Arena = xla::ffi::Buffer<xla::ffi::U8, 1>;
+// As exchanges are bound to it, and say themselves what is wrong with one: on an
+// H200 with JAX 0.11.2, XLA crashed where a call could not be decoded.
+using AnyArena = xla::ffi::AnyBuffer;
 using Offsets = xla::ffi::Span<const int64_t>;
 
 // The arguments of every handler, behind its own context.
 template <typename Binding>
 constexpr auto BindExchange(Binding&& binding) {
   return std::move(binding)
-      .template Arg<Arena>()
+      .template Arg<AnyArena>()
       .RemainingArgs()
-      .template Ret<Arena>()
+      .template Ret<AnyArena>()
       .RemainingRets()
       .template Attr<int64_t>("num_pass_through")
       .template Attr<Offsets>("store_offsets")
@@ -46,10 +49,14 @@ inline bool IsSmallerThanByte(xla::ffi::DataType type) {
   }
 }
 
+inline bool IsBytes(const AnyArena& arena) {
+  return arena.element_type() == xla::ffi::U8 && arena.dimensions().size() == 1;
+}
+
 // The call as an exchange without fault. It refers to the attributes.
 inline xla::ffi::ErrorOr<Exchange> DecodeExchange(
-    Arena arena, xla::ffi::RemainingArgs args,
-    xla::ffi::Result<Arena> arena_result, xla::ffi::RemainingRets results,
+    AnyArena arena, xla::ffi::RemainingArgs args,
+    xla::ffi::Result<AnyArena> arena_result, xla::ffi::RemainingRets results,
     int64_t num_pass_through, Offsets store_offsets, Offsets load_offsets) {
   namespace ffi = xla::ffi;
   const auto fail = [](std::string text) {
@@ -63,6 +70,10 @@ inline xla::ffi::ErrorOr<Exchange> DecodeExchange(
   const auto is_passed = [&](size_t i) {
     return static_cast<int64_t>(i) < num_pass_through;
   };
+  if (!IsBytes(arena) || !IsBytes(*arena_result)) {
+    return fail(std::string(kExchangeTarget) +
+                ": the arena must be bytes in one dimension, u8[n]");
+  }
   Exchange exchange{
       .arena = {arena.untyped_data(),
                 static_cast<int64_t>(arena.size_bytes())},
@@ -103,9 +114,9 @@ inline xla::ffi::ErrorOr<Exchange> DecodeExchange(
 // A handler of what BindExchange binds behind a context: `Run(context,
 // exchange)` for an exchange without fault.
 template <typename Context, auto Run>
-xla::ffi::Error HandleExchange(Context context, Arena arena,
+xla::ffi::Error HandleExchange(Context context, AnyArena arena,
                                xla::ffi::RemainingArgs args,
-                               xla::ffi::Result<Arena> arena_result,
+                               xla::ffi::Result<AnyArena> arena_result,
                                xla::ffi::RemainingRets results,
                                int64_t num_pass_through, Offsets store_offsets,
                                Offsets load_offsets) {
