@@ -4,8 +4,9 @@
 
 `FOLDER` is of `compile_ahead.py`. Per network, on the first device that JAX finds: every
 executable is called once, from the fewest bytes to the most, and the allocator's own peak
-is read after it; all start from one state, and their losses are compared with that of the
-step as written; then they are timed in turns, each call waited for.
+is read after it (of one network to a process: the peak is the process's); all start from
+one state, and their losses are compared with that of the step as written; then they are
+timed in turns, each call waited for.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ def timed(
     jax.block_until_ready(state)
     print(f"{folder.name}: loaded in {time.perf_counter() - start:.1f} s", flush=True)
     for row in sorted(rows, key=lambda row: row["bytes"]):
+        held = in_use("bytes_in_use") - num_bytes((state, *others))
         state, _ = jax.block_until_ready(steps[row["name"]](state, *others))
-        row["peak_bytes"] = peak_bytes()
+        row["peak_bytes"] = in_use("peak_bytes_in_use") - held
     for row in rows:
         copied = jax.tree.map(lambda leaf: leaf.copy(), state)
         row["loss"] = float(steps[row["name"]](copied, *others)[1])
@@ -113,9 +115,13 @@ def write_profiles(file: pathlib.Path, steps: dict, state: Any, others: list) ->
         json.dump(written, out)
 
 
-def peak_bytes() -> int | None:
-    """The most bytes that the process has used of the first device's memory at once."""
-    return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+def in_use(figure: str) -> int:
+    """A figure of the allocator of the first device; 0 where it gives none."""
+    return (jax.devices()[0].memory_stats() or {}).get(figure, 0)
+
+
+def num_bytes(tree: Any) -> int:
+    return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(tree))
 
 
 def append(file: pathlib.Path, rows: list[dict[str, Any]]) -> None:
