@@ -48,6 +48,12 @@ from coop_jax.xla.executable_seconds import executable_seconds
 from coop_jax.xla.memory_figures import memory_figures
 
 
+def seconds_on_device(traced: TracedStep) -> Callable[[Any], float | None]:
+    """What tells the seconds of an executable of the step, on the step's device."""
+    target, kernels = target_of(traced.device()), kernel_flops(traced.program)
+    return lambda compiled: executable_seconds(compiled, target, kernels)
+
+
 def loop_search_of(
     traced: TracedStep,
     planner: str | PlanOptions,
@@ -75,7 +81,6 @@ def loop_search_of(
     if by_rules or not has_stored_bodies(traced):
         ways = [from_rules]
     program = with_broadcasts_inside(traced.program)
-    kernels = kernel_flops(traced.program)
     search = LoopSearch(
         program,
         lambda program: menu_of(program, target),
@@ -88,7 +93,7 @@ def loop_search_of(
         traced.num_devices() if traced.program.mapped is None else 1,
         traced.compile,
         log,
-        lambda compiled: executable_seconds(compiled, target, kernels),
+        seconds_on_device(traced),
         read_program=traced.compile_to_read if traced.backend.reading_options else None,
     )
     return None if search.is_empty else search
@@ -121,7 +126,7 @@ def problem_of(
     options = planner_options(planner, target.alignment_bytes)
 
     forms = Graphs(traced.program, stored, target, options)
-    graphs, kernels = forms.with_scratch({}), kernel_flops(traced.program)
+    graphs = forms.with_scratch({})
     log(f"graph: {graphs[0]}")
     return Problem(
         graphs,
@@ -136,7 +141,7 @@ def problem_of(
         least_graphs=forms.least(graphs),
         unmodified_bytes=works_bytes,
         caller=caller,
-        seconds_of=lambda compiled: executable_seconds(compiled, target, kernels),
+        seconds_of=seconds_on_device(traced),
     )
 
 
@@ -190,7 +195,7 @@ def layer_search(
         return None
     stored = traced.backend.stored_values(traced.program, tagged)
     fixed_bytes = unplanned_bytes(tagged, stored, of_plans=True)
-    kernels = kernel_flops(traced.program)
+    seconds_of = seconds_on_device(traced)
 
     def measure(inside: InsideReaders, expected_bytes: int) -> Measured:
         program = with_inside_readers(traced.program, inside)
@@ -199,7 +204,7 @@ def layer_search(
             program,
             *(target, options, expected_bytes),
             *(XLA_PLACES.placement(traced), traced.compile, log),
-            lambda compiled: executable_seconds(compiled, target, kernels),
+            seconds_of,
         )
 
     return LayerSearch(Layers(traced.program, stored, target), fixed_bytes, measure)

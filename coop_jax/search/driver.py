@@ -128,6 +128,16 @@ class BudgetSearch:
                 search.best(budget_bytes, MAX_BESIDE_TIGHTEST)
         return self._improved(budget_bytes)
 
+    def likely(self, budget_bytes: int) -> Measured | None:
+        """The best plan of those that are expected to keep a budget, which another program
+        keeps in any case; None if none does."""
+        if self.is_refused_at_once(budget_bytes):
+            return None
+        search = self._search()
+        if search.best(budget_bytes, MAX_COMPILATIONS, compiles_unlikely=False) is None:
+            return None
+        return self._improved(budget_bytes)
+
     def is_refused_at_once(self, budget_bytes: int) -> bool:
         """Whether a budget is below the bytes that no plan can go below."""
         # XLA fuses some plans otherwise than the step as written, and needs less for them

@@ -1,21 +1,23 @@
 """Straight-line search: a step as it is, and with values made again in two other ways.
 
-Where the first plan recomputes noticeably, or there is none, the step is planned a second
-time on the program of `emit.inside_readers`, and layers are made again as under a policy
-(`search.layer_search`). Of the compiled steps the executable decides.
+Where the first plan recomputes noticeably, or there is none, layers are made again as under
+a policy (`search.layer_search`), and the step is planned a second time on the program of
+`emit.inside_readers`. Of the compiled steps the executable decides, and ends the search
+where it takes hardly longer than the step as written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from coop_jax.base.errors import InfeasibleBudgetError
 from coop_jax.emit.inside_readers import InsideReaders
-from coop_jax.search.candidates import Measured, best_of, may_gain
+from coop_jax.search.candidates import GAIN_WORTH_TRYING, Measured, best_of, may_gain
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.layer_search import LayerSearch
 
 Also = Callable[[], tuple[BudgetSearch, InsideReaders] | None]
+Found = list[tuple[Measured, InsideReaders]]
 
 
 class StraightLineSearch:
@@ -31,12 +33,14 @@ class StraightLineSearch:
             that is of no use.
         inside: what the plan that was found makes again inside of its readers, or of its
             layers; None if it is one of the step as it is.
+        least_seconds: of the executable of the step as written; 0 if they are not known.
     """
 
     def __init__(self, search: BudgetSearch) -> None:
         self.also: Also = lambda: None
         self.layers: Callable[[], LayerSearch | None] = lambda: None
         self.inside: InsideReaders | None = None
+        self.least_seconds = 0.0
         self._search = search
         self._num_others = 0
 
@@ -58,7 +62,10 @@ class StraightLineSearch:
         except InfeasibleBudgetError as error:
             refusal = error
         if refusal is not None or may_gain(found[0][0]):
-            found += self._of_others(budget_bytes)
+            for search_others in (self._with_layers, self._inside_readers):
+                best = best_of((measured for measured, _ in found), budget_bytes)
+                if best is None or self._may_be_faster(best):
+                    found += search_others(budget_bytes, is_kept=best is not None)
         best = best_of((measured for measured, _ in found), budget_bytes)
         if best is None:
             assert refusal is not None, "a plan that was found keeps the budget"
@@ -66,24 +73,38 @@ class StraightLineSearch:
         self.inside = next(inside for measured, inside in found if measured is best)
         return best
 
-    def _of_others(
-        self, budget_bytes: int
-    ) -> Iterator[tuple[Measured, InsideReaders | None]]:
-        """The best steps with values made again inside of readers, and with layers made
-        again."""
-        also = self.also()
-        if also is not None:
-            search, inside = also
-            try:
-                yield search.run(budget_bytes), inside
-            except InfeasibleBudgetError:
-                pass
-            finally:
-                self._num_others += 1 + search.num_compilations
+    def _may_be_faster(self, best: Measured) -> bool:
+        """Whether a step may take noticeably less time than the best so far."""
+        seconds = best.executable_seconds
+        return seconds is None or seconds > (1 + GAIN_WORTH_TRYING) * self.least_seconds
+
+    def _with_layers(self, budget_bytes: int, *, is_kept: bool) -> Found:
+        """The best step with layers made again."""
+        del is_kept  # It tries few choices in any case.
         layers = self.layers()
-        if layers is not None:
-            found = layers.best(budget_bytes)
-            self._num_others += layers.num_compilations
-            # Its schedule changes nothing: the executable alone knows what it costs.
-            if found is not None and found[0].executable_seconds is not None:
-                yield found
+        if layers is None:
+            return []
+        found = layers.best(budget_bytes)
+        self._num_others += layers.num_compilations
+        # Its schedule changes nothing: the executable alone knows what it costs.
+        is_known = found is not None and found[0].executable_seconds is not None
+        return [found] if found is not None and is_known else []
+
+    def _inside_readers(self, budget_bytes: int, *, is_kept: bool) -> Found:
+        """The best step with values made again inside of readers.
+
+        Arguments:
+            budget_bytes: the budget.
+            is_kept: whether another step keeps it: then no plan is compiled to find only
+                whether any does.
+        """
+        also = self.also()
+        if also is None:
+            return []
+        search, inside = also
+        try:
+            measured = search.likely(budget_bytes) if is_kept else search.run(budget_bytes)
+        except InfeasibleBudgetError:
+            measured = None
+        self._num_others += 1 + search.num_compilations
+        return [] if measured is None else [(measured, inside)]
