@@ -42,7 +42,7 @@ from coop_jax.compile.as_written import (
     predicted_fixed_bytes,
 )
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.emit.inside_readers import made_again
+from coop_jax.emit.inside_readers import InsideReaders, made_again
 from coop_jax.fitted_step import (
     FittedStep,
     end_books_with,
@@ -157,10 +157,7 @@ def fit_step(
     end_books_with(found.compiled, placing)
     fitted = _fitted(around, line.num_compilations, found, budget_bytes, total_bytes)
     if line.inside is not None:
-        again = made_again(around.program, line.inside)
-        target = target_of(traced.device())
-        plan = with_work_inside_readers(fitted.plan, around.program, again, target)
-        fitted = dataclasses.replace(fitted, plan=plan)
+        fitted = _with_work_inside(fitted, around, line.inside)
     smallest = None if loops is None else loops.smallest().loops
     if loops is not None and smallest is not None:
         plan = with_planned_loops(fitted.plan, traced, smallest, loops.num_compilations)
@@ -232,22 +229,46 @@ def fit_smallest(
     log: Callable[[str], None],
     unmodified: AsWritten,
 ) -> FittedStep:
-    """The step of `fit_step` at the smallest budget that works."""
+    """The step of `fit_step` at the smallest budget that works.
+
+    The smaller of the step with the tightest plan and of that with its layers made again;
+    values inside of their readers are not made again, which keeps more.
+    """
     loops = loop_search_of(traced, planner, unmodified.total_bytes, log)
     around, tagged = _around_loops(traced, unmodified.tagged, loops)
     search = BudgetSearch(problem_of(around, planner, log, tagged, XLA_PLACES))
     found = search.smallest(MAX_COMPILATIONS)
+    subject = Subject.of(traced, planner, XLA_PLACES)
+    num_compilations = search.num_compilations
+    layers = None if loops is not None else layer_search(around, planner, log, tagged)
+    inside = None
+    if layers is not None:
+        by_layers = layers.smallest()
+        num_compilations += layers.num_compilations
+        if by_layers is not None and by_layers[0].total_bytes < found.total_bytes:
+            found, inside = by_layers
     fitted = _fitted(
-        *(around, search.num_compilations, found),
+        *(around, num_compilations, found),
         *(found.total_bytes, unmodified.total_bytes),
     )
-    subject = Subject.of(traced, planner, XLA_PLACES)
-    if loops is None:
-        return saveable(fitted, Recipe(subject, None, found.candidate))
-    smallest = loops.smallest().loops
-    plan = with_planned_loops(fitted.plan, traced, smallest, loops.num_compilations)
-    fitted = dataclasses.replace(fitted, plan=plan)
-    return saveable(fitted, Recipe(subject, smallest, found.candidate))
+    if inside is not None:
+        fitted = _with_work_inside(fitted, around, inside)
+    smallest = None
+    if loops is not None:
+        smallest = loops.smallest().loops
+        plan = with_planned_loops(fitted.plan, traced, smallest, loops.num_compilations)
+        fitted = dataclasses.replace(fitted, plan=plan)
+    return saveable(fitted, Recipe(subject, smallest, found.candidate, inside))
+
+
+def _with_work_inside(
+    fitted: FittedStep, traced: TracedStep, inside: InsideReaders
+) -> FittedStep:
+    """The step with what it makes again inside of readers, or of layers, in its report."""
+    again = made_again(traced.program, inside)
+    target = target_of(traced.device())
+    plan = with_work_inside_readers(fitted.plan, traced.program, again, target)
+    return dataclasses.replace(fitted, plan=plan)
 
 
 def _fitted(

@@ -49,6 +49,7 @@ class InfeasibleBudgetError(ValueError):
         self.budget_bytes = budget_bytes
         self.operation = operation
         self._smallest = smallest_bytes
+        self._others = least_bytes, unmodified_bytes, advice, is_predicted, caller
         if callable(smallest_bytes):
             needed_bytes, how = least_bytes, "which no plan can go below"
         else:
@@ -72,6 +73,27 @@ class InfeasibleBudgetError(ValueError):
         if callable(self._smallest):
             self._smallest = self._smallest()
         return self._smallest
+
+    def unless_needed(self, other_bytes: int) -> InfeasibleBudgetError:
+        """The error of the same budget where another program of the step was compiled and
+        needs so many bytes."""
+        least_bytes, unmodified_bytes, advice, is_predicted, caller = self._others
+        smallest = self._smallest
+        if not callable(smallest) and smallest <= other_bytes:
+            return self
+        known = (
+            (lambda: min(smallest(), other_bytes)) if callable(smallest) else other_bytes
+        )
+        if other_bytes <= least_bytes:
+            known, least_bytes = other_bytes, other_bytes
+        return InfeasibleBudgetError(
+            *(self.budget_bytes, known, self.operation),
+            least_bytes=least_bytes,
+            unmodified_bytes=unmodified_bytes,
+            advice=advice,
+            is_predicted=is_predicted and known != other_bytes,
+            caller=caller,
+        )
 
     @staticmethod
     def restored(

@@ -103,6 +103,27 @@ class LayerSearch:
             return measured, alone
         return found, waiting
 
+    def smallest(self) -> tuple[Measured, InsideReaders] | None:
+        """The step that needs the fewest bytes of those compiled, and what it makes again:
+        the choice with the fewest bytes alive among them, with and without waiting."""
+        choice = self._least()
+        if choice is None:
+            return None
+        for inside in (choice.inside, dataclasses.replace(choice.inside, waits=False)):
+            self._compiled(inside, self._fixed_bytes + choice.live_bytes)
+        return self.smallest_compiled
+
+    @property
+    def smallest_compiled(self) -> tuple[Measured, InsideReaders] | None:
+        """The step that needs the fewest bytes of those compiled so far, and what it makes
+        again; None if none was."""
+        measured = [
+            (one, inside)
+            for inside, one in self._measured.items()
+            if one is not None and one.compiled is not None
+        ]
+        return min(measured, key=lambda pair: pair[0].total_bytes, default=None)
+
     def _at_the_end(
         self,
         budget_bytes: int,

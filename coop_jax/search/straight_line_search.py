@@ -8,6 +8,7 @@ where it takes hardly longer than the step as written.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from coop_jax.base.errors import InfeasibleBudgetError
@@ -43,6 +44,7 @@ class StraightLineSearch:
         self.least_seconds = 0.0
         self._search = search
         self._num_others = 0
+        self._least_of_layers = sys.maxsize
 
     @property
     def num_compilations(self) -> int:
@@ -69,7 +71,7 @@ class StraightLineSearch:
         best = best_of((measured for measured, _ in found), budget_bytes)
         if best is None:
             assert refusal is not None, "a plan that was found keeps the budget"
-            raise refusal
+            raise refusal.unless_needed(self._least_of_layers) from None
         self.inside = next(inside for measured, inside in found if measured is best)
         return best
 
@@ -86,6 +88,8 @@ class StraightLineSearch:
             return []
         found = layers.best(budget_bytes)
         self._num_others += layers.num_compilations
+        if (smallest := layers.smallest_compiled) is not None:
+            self._least_of_layers = smallest[0].total_bytes
         # Its schedule changes nothing: the executable alone knows what it costs.
         is_known = found is not None and found[0].executable_seconds is not None
         return [found] if found is not None and is_known else []

@@ -2,8 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-from steps import TARGET, copied, largest_difference, traced
+import pytest
+from steps import NEEDS_TPU, TARGET, copied, largest_difference, traced
 
+import coop_jax
+from coop_jax import InfeasibleBudgetError
 from coop_jax.backends import stored_values
 from coop_jax.base.budget import format_bytes
 from coop_jax.compile.as_written import compile_tagged, unplanned_bytes
@@ -83,6 +86,49 @@ def test_a_step_with_layers_made_again_keeps_budgets_and_values():
         results = measured.compiled(*copied(args))
         assert largest_difference(results, jax.jit(layered_step)(*args)) < 1e-5
     assert numbers[-1] > numbers[0]
+
+
+def test_the_smallest_budget_of_layers_works():
+    step = traced(layered_step, *arguments(), donate_argnums=0)
+    search, tagged = search_of(step)
+    measured, inside = search.smallest()
+    assert search.num_compilations == 2  # With waiting and without.
+    assert measured.total_bytes < memory_figures(tagged).total_bytes
+    found, again = search.best(measured.total_bytes)
+    assert (found, again) == (measured, inside)
+    assert search.smallest_compiled == (measured, inside)
+
+
+def test_an_error_names_what_layers_need_if_that_is_less():
+    plans = InfeasibleBudgetError(100, 400, "`mul`", least_bytes=300)
+    assert plans.unless_needed(500) is plans
+    layers = plans.unless_needed(250)
+    assert layers.smallest_bytes == 250
+    text = "must be at least 250 bytes (250 bytes, as compiled by XLA)"
+    assert text in str(layers)
+
+    unasked = InfeasibleBudgetError(100, lambda: 400, "`mul`", least_bytes=300)
+    assert unasked.unless_needed(350).smallest_bytes == 350
+    assert unasked.unless_needed(500).smallest_bytes == 400
+    assert text in str(unasked.unless_needed(250))
+
+
+@NEEDS_TPU
+def test_the_smallest_budget_named_for_a_tpu_works():
+    """Of all ways to make values again."""
+    keys = jax.random.split(jax.random.key(0), LAYERS)
+    weights = [
+        tuple(jax.random.normal(key, shape) for shape in ((256, 1024), (1024, 256)))
+        for key in keys
+    ]
+    args = weights, jnp.ones((16384, 256))
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        coop_jax.fit(layered_step, *args, budget="10%", target="tpu v5e", donate_argnums=0)
+    smallest = caught.value.smallest_bytes
+    plan = coop_jax.fit(
+        layered_step, *args, budget=smallest, target="tpu v5e", donate_argnums=0
+    )
+    assert plan.measured_bytes <= smallest
 
 
 def test_no_choice_keeps_less_than_the_arguments():
