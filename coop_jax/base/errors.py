@@ -75,8 +75,11 @@ class InfeasibleBudgetError(ValueError):
         return self._smallest
 
     def unless_needed(self, other_bytes: int) -> InfeasibleBudgetError:
-        """The error of the same budget where another program of the step was compiled and
-        needs so many bytes."""
+        """The error of the same budget where another program of the step was compiled.
+
+        Arguments:
+            other_bytes: the bytes that it needs, by XLA.
+        """
         least_bytes, unmodified_bytes, advice, is_predicted, caller = self._others
         smallest = self._smallest
         if not callable(smallest) and smallest <= other_bytes:

@@ -14,12 +14,17 @@ from types import MappingProxyType
 from typing import Any
 
 from coop_jax.targets import Target
-from coop_jax.trace.costs import RANDOM_BITS_OPERATIONS, TRANSCENDENTAL_OPERATIONS
+from coop_jax.trace.costs import (
+    RANDOM_BITS_OPERATIONS,
+    TRANSCENDENTAL_OPERATIONS,
+    selection_operations,
+    sort_operations,
+)
 from coop_jax.xla.buffer_assignment import published_module
 from coop_jax.xla.hlo_module import HloModule, Instruction
 from coop_jax.xla.loop_trips import loop_trips
 from coop_jax.xla.product_flops import product_flops
-from coop_jax.xla.shapes import element_bits, num_elements
+from coop_jax.xla.shapes import dimensions_of, element_bits, num_elements
 from coop_jax.xla.touched_bytes import FREE, TouchedBytes
 
 _TRANSCENDENTAL = frozenset(
@@ -32,7 +37,8 @@ _ARITHMETIC = frozenset(
     "shift-right-arithmetic shift-right-logical sign subtract xor".split()
 )
 _NO_KERNELS: Mapping[str, int] = MappingProxyType({})
-_REDUCTIONS = frozenset("reduce reduce-window sort select-and-scatter".split())
+_REDUCTIONS = frozenset("reduce reduce-window select-and-scatter".split())
+_SELECTIONS = frozenset(("TopK", "__gpu$TopK"))  # Custom calls.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,12 +176,21 @@ class _Pricing:
             for inner in self._touched.body(computation):
                 yield from self._kernel(inner)
 
+    def _first_operand(self, instruction: Instruction) -> bytes:
+        return self._module.instructions[instruction.operands[0]].shape
+
     def _operations(self, instruction: Instruction) -> int:
         """Operations of anything but a product."""
         opcode = instruction.opcode
         if opcode in _REDUCTIONS:
-            operand = self._module.instructions[instruction.operands[0]]
-            return num_elements(operand.shape)
+            return num_elements(self._first_operand(instruction))
+        if opcode == "sort":
+            rows = self._first_operand(instruction)
+            [along] = instruction.dimensions
+            return sort_operations(num_elements(rows), dimensions_of(rows)[along])
+        if instruction.target in _SELECTIONS:
+            rows = self._first_operand(instruction)
+            return selection_operations(num_elements(rows), dimensions_of(rows)[-1])
         if opcode in _ARITHMETIC:
             return num_elements(instruction.shape)
         if opcode in _TRANSCENDENTAL:

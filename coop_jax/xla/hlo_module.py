@@ -20,7 +20,8 @@ _COMPUTATION_INSTRUCTIONS, _COMPUTATION_ID, _COMPUTATION_ROOT_ID = 2, 5, 6
 _INSTRUCTION_NAME, _INSTRUCTION_OPCODE, _INSTRUCTION_SHAPE = 1, 2, 3
 _INSTRUCTION_METADATA, _INSTRUCTION_LITERAL, _INSTRUCTION_PARAMETER = 7, 8, 9
 _INSTRUCTION_TUPLE_INDEX = 13
-_INSTRUCTION_WINDOW, _INSTRUCTION_CONVOLUTION, _INSTRUCTION_PRODUCT = 15, 16, 30
+_INSTRUCTION_DIMENSIONS, _INSTRUCTION_WINDOW = 14, 15
+_INSTRUCTION_CONVOLUTION, _INSTRUCTION_PRODUCT = 16, 30
 _INSTRUCTION_TARGET = 28
 _INSTRUCTION_ID, _INSTRUCTION_OPERANDS, _INSTRUCTION_CALLED = 35, 36, 38
 _INSTRUCTION_BACKEND_CONFIG, _INSTRUCTION_ALIASING = 43, 74
@@ -46,6 +47,7 @@ class Instruction:
             `xla.DotDimensionNumbers`).
         target: what a custom call calls.
         literal: a constant's value, still encoded; left out where it is large.
+        dimensions: those that a sort, reduction, transposition or the like names.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Instruction:
     product: bytes = b""
     target: str = ""
     literal: bytes = b""
+    dimensions: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,6 +150,7 @@ def _read_instruction(data: bytes, computation: int) -> tuple[int, Instruction]:
     name = opcode = op_name = target = ""
     number = 0
     operands: list[int] = []
+    dimensions: list[int] = []
     called: list[int] = []
     aliasing: list[bytes] = []
     plain: dict[str, Any] = {}
@@ -161,6 +165,8 @@ def _read_instruction(data: bytes, computation: int) -> tuple[int, Instruction]:
             number = value
         elif field == _INSTRUCTION_OPERANDS:
             operands += integers(value)
+        elif field == _INSTRUCTION_DIMENSIONS:
+            dimensions += integers(value)
         elif field == _INSTRUCTION_CALLED:
             called += integers(value)
         elif field == _INSTRUCTION_ALIASING:
@@ -182,5 +188,6 @@ def _read_instruction(data: bytes, computation: int) -> tuple[int, Instruction]:
         tuple(called),
         aliasing=tuple(aliasing),
         target=target,
+        dimensions=tuple(dimensions),
         **plain,
     )

@@ -18,6 +18,7 @@ import lzma
 import math
 import pathlib
 import statistics
+import subprocess
 import sys
 import time
 from typing import Any
@@ -55,7 +56,12 @@ def main() -> None:
             # The device is lent for minutes: one network that fails ends no others.
             print(f"{name}: {type(error).__name__}: {str(error)[:2000]}", flush=True)
             continue
-        append(arguments.results, [{"network": name, **row} for row in rows])
+        here = {
+            "device": jax.devices()[0].device_kind,
+            "driver": driver(),
+            "jax": jax.__version__,
+        }
+        append(arguments.results, [{"network": name, **row, **here} for row in rows])
 
 
 def timed(
@@ -113,6 +119,15 @@ def write_profiles(file: pathlib.Path, steps: dict, state: Any, others: list) ->
     file.parent.mkdir(parents=True, exist_ok=True)
     with lzma.open(file, "wt", preset=1) as out:
         json.dump(written, out)
+
+
+def driver() -> str:
+    """The version of NVIDIA's driver; empty without one."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:
+        return ""
 
 
 def in_use(figure: str) -> int:

@@ -323,6 +323,13 @@ VALUES = (
         "graph",
     ),
     Tuned(
+        "trace.costs",
+        "SORT_OPERATIONS",
+        "operations to compare and exchange two elements of a sort",
+        "examples/compare/run_ahead.py, by kernel",
+        "h200",
+    ),
+    Tuned(
         "emit.layers_again",
         "_AS_LITTLE",
         "bytes from block to block, relative to the fewest of all shifts",

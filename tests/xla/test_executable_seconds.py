@@ -16,7 +16,12 @@ import coop_jax
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.targets import mesh as named_mesh
 from coop_jax.targets import named
-from coop_jax.trace.costs import flops
+from coop_jax.trace.costs import (
+    SORT_OPERATIONS,
+    flops,
+    selection_operations,
+    sort_operations,
+)
 from coop_jax.trace.kernels import kernel_flops
 from coop_jax.xla import absent_devices
 from coop_jax.xla.buffer_assignment import published_module
@@ -245,6 +250,41 @@ def test_elementwise_work_reads_its_operands_and_writes_its_result():
         compiled(lambda a, b: jnp.tanh(a) * b, *2 * [shape(512, 512)]), CPU
     )
     assert (work.touched_bytes, work.launches, work.product_flops) == (3 * 2**20, 1, 0)
+
+
+@pytest.mark.parametrize("length", [2, 8, 256])
+def test_a_sort_takes_the_exchanges_of_a_bitonic_network(length):
+    exchanges = 0
+    for merged in itertools.takewhile(lambda n: n <= length, (2**k for k in range(1, 20))):
+        distance = merged // 2
+        while distance:
+            exchanges += sum(1 for i in range(length) if not i & distance)
+            distance //= 2
+    assert sort_operations(length, length) == SORT_OPERATIONS * 2 * exchanges
+    assert sort_operations(3 * length, length) == 3 * sort_operations(length, length)
+
+
+@pytest.mark.parametrize("target", PLATFORMS)
+def test_sorts_take_as_long_as_their_rows_are_long(target):
+    rates = named(target)
+    for rows, length in ((4096, 64), (64, 4096)):
+        args = shape(rows, length)
+        step = compiled(lambda x: jnp.argsort(x, axis=-1), args, target=target)
+        seconds = executable_work(step, rates).seconds
+        expected = sort_operations(rows * length, length) / rates.vector_rate
+        assert expected <= seconds < 2 * expected + 1e-4
+    few = compiled(lambda x: lax.top_k(x, 4)[0], shape(64, 4096), target=target)
+    seconds = executable_work(few, rates).seconds
+    assert seconds >= selection_operations(64 * 4096, 4096) / rates.vector_rate
+
+
+def test_sorts_and_selections_of_a_jaxpr_count_their_exchanges():
+    expected = sort_operations(64 * 1000, 1000)
+    for step in (jnp.sort, lambda x: lax.top_k(x, 4)[0]):
+        traced = jax.make_jaxpr(step)(jnp.ones((64, 1000)))
+        assert sum(map(flops, traced.eqns)) >= expected
+    along = jax.make_jaxpr(lambda x: lax.sort(x, dimension=0))(jnp.ones((64, 1000)))
+    assert sum(map(flops, along.eqns)) == sort_operations(64 * 1000, 64)
 
 
 def test_a_fence_touches_nothing():
