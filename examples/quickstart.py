@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--plot", metavar="FILE", help="save a picture (matplotlib)")
     args = parser.parse_args()
 
+    side_by_side.use_exact_products()
     problem = transformer_problem(
         num_layers=4, batch_size=BATCH_SIZE, sequence_length=SEQUENCE_LENGTH
     )

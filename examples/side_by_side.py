@@ -16,10 +16,6 @@ import jax
 import jax.numpy as jnp
 from models import TrainingProblem
 
-# Else GPUs and TPUs round the operands of float32 products to fewer bits, and losses of
-# versions that differ by roundings part within a few steps.
-jax.config.update("jax_default_matmul_precision", "float32")
-
 FIRST_STEPS_TOLERANCE = 1e-4
 DEPARTURE_FACTOR = 10
 
@@ -62,6 +58,15 @@ def train(
             run.seconds.append(time.perf_counter() - start)
             run.losses.append(float(loss))
     return runs
+
+
+def use_exact_products() -> None:
+    """Multiply float32 matrices in float32 from now on, as CPUs do.
+
+    GPUs and TPUs round the operands to fewer bits by default, and losses of versions that
+    differ by roundings part within a few steps.
+    """
+    jax.config.update("jax_default_matmul_precision", "float32")
 
 
 def one_rounding_away(problem: TrainingProblem) -> TrainingProblem:

@@ -2,8 +2,8 @@
 
     python examples/compare/product_kernels.py [--target h200] [--dtype float32]
 
-On the GPU that is there, or for one that is absent; there with `XLA_FLAGS=
---xla_gpu_enable_triton_gemm=true` as XLA leaves them, without as this package has them.
+On the GPU that is there, or for one that is absent: as XLA leaves them, and with
+`XLA_FLAGS=--xla_gpu_enable_triton_gemm=false`.
 """
 
 from __future__ import annotations

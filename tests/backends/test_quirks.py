@@ -325,16 +325,6 @@ def test_nothing_in_place_of_an_absent_gpu():
     assert num_in_place(on, step, tagged) < num_in_place(off, step, tagged)
 
 
-@NEEDS_CUDA
-def test_untuned_products():
-    device = absent_devices.named_device("h200")
-    args = absent_devices.placed([jnp.ones((512, 512))] * 2, device)
-    lowered = jax.jit(jnp.matmul).lower(*args)
-    on, off = on_and_off("gpu", "untuned_products")
-    assert "__cublas" in on.compile(lowered, device, {}, {}).as_text()
-    assert "__cublas" not in off.compile(lowered, device, {}, {}).as_text()
-
-
 def num_in_place(backend, step, tagged):
     """Tensors that take the place of another in a plan without recomputation."""
     stored = backend.stored_values(step.program, tagged)

@@ -19,7 +19,7 @@ from coop_jax import targets
 from coop_jax.base import absent_topologies
 from coop_jax.compile import as_written
 from coop_jax.search import problem
-from coop_jax.xla import memory_figures
+from coop_jax.xla import absent_devices, memory_figures
 
 GPUS = ["a100", "h100", "h200", "b200"]
 # The planner does not matter here: the fast one.
@@ -215,6 +215,21 @@ def test_gpus_compile(arguments, name):
     assert plan.target == name
     assert plan.budget_bytes == int(0.95 * targets.named(name).memory_bytes)
     assert f"plan for {name} (" in str(plan)
+
+
+@NEEDS_CUDA
+@pytest.mark.parametrize("by_cublas", [True, False])
+def test_products_of_an_absent_gpu_are_of_the_library_that_is_asked_for(by_cublas):
+    """If nothing is asked for, they are Triton's, which nothing tuned."""
+    options = {"xla_gpu_enable_triton_gemm": False} if by_cublas else None
+    device = absent_devices.named_device("h200")
+    args = absent_devices.placed(mlp_arguments(batch=2**14, width=256), device)
+    step = coop_jax.remat_train_step(mlp_step, budget="75%", compiler_options=options)
+    plan = step.plan(*args, target="h200")
+    assert plan.measured_bytes <= plan.budget_bytes < plan.unmodified_bytes
+    compiled = step.lower(*args).compile()
+    assert memory_figures.memory_figures(compiled).total_bytes == plan.measured_bytes
+    assert ("__cublas" in compiled.as_text()) == by_cublas
 
 
 @NEEDS_TPU

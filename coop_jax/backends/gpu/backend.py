@@ -6,14 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from coop_jax.backends.backend import Backend
-from coop_jax.backends.gpu.quirks import (
-    GPU_QUIRKS,
-    NOTHING_IN_PLACE,
-    SHARED_ZEROS,
-    UNTUNED_PRODUCTS,
-)
+from coop_jax.backends.gpu.quirks import GPU_QUIRKS, NOTHING_IN_PLACE, SHARED_ZEROS
 from coop_jax.backends.gpu.shared_zeros import shared_zeros
-from coop_jax.backends.gpu.untuned_products import product_options
 from coop_jax.emit.hints import NO_HINTS, FenceHints
 from coop_jax.graph.attribution import Attribution
 from coop_jax.graph.stored_values import StoredValues
@@ -42,17 +36,6 @@ class GpuBackend(Backend):
 
     def switched(self, *, without: Collection[str]) -> Backend:
         return GpuBackend(has_arena=self.has_arena, without=without)
-
-    def compile(
-        self,
-        lowered: Any,
-        device: Any,
-        jit_options: Mapping[str, Any],
-        options: Mapping[str, Any],
-    ) -> Any:
-        if self.has(UNTUNED_PRODUCTS):
-            options = {**product_options(device, jit_options), **options}
-        return super().compile(lowered, device, jit_options, options)
 
     def fence_hints(self, program: Program, stored: StoredValues | None) -> FenceHints:
         if not self.has(SHARED_ZEROS):

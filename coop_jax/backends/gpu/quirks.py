@@ -25,15 +25,4 @@ NOTHING_IN_PLACE = Quirk(
     "backends/test_quirks.py",
 )
 
-UNTUNED_PRODUCTS = Quirk(
-    "untuned_products",
-    "Where no GPU is there to time kernels, all products become Triton's, in the first "
-    "tiles that compile, fused with what is around them. A GPU that is there chooses "
-    "cuBLAS for most of them, and stores what those read. So do absent ones here.",
-    "JAX 0.10.2, 0.11.2 and 0.12.0, absent H200; JAX 0.11.2, an H200",
-    "coop_jax.backends.gpu.untuned_products",
-    ("compile",),
-    "backends/gpu/test_untuned_products.py",
-)
-
-GPU_QUIRKS = (SHARED_ZEROS, NOTHING_IN_PLACE, UNTUNED_PRODUCTS)
+GPU_QUIRKS = (SHARED_ZEROS, NOTHING_IN_PLACE)
