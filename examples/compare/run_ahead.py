@@ -53,7 +53,7 @@ def main() -> None:
         try:
             rows = timed(arguments.folder / name, arguments.rounds, arguments.profiles)
         except Exception as error:
-            # The device is lent for minutes: one network that fails ends no others.
+            # Time with the device may be short: one network that fails ends no others.
             print(f"{name}: {type(error).__name__}: {str(error)[:2000]}", flush=True)
             continue
         here = {
@@ -78,11 +78,27 @@ def timed(
         held = in_use("bytes_in_use") - num_bytes((state, *others))
         state, _ = jax.block_until_ready(steps[row["name"]](state, *others))
         row["peak_bytes"] = in_use("peak_bytes_in_use") - held
+    losses = {name: step(copied(state), *others)[1] for name, step in steps.items()}
+    state, samples = in_turns(steps, state, others, rounds)
+    if profiles is not None:
+        write_profiles(profiles / f"{folder.name}.json.xz", steps, state, others)
     for row in rows:
-        copied = jax.tree.map(lambda leaf: leaf.copy(), state)
-        row["loss"] = float(steps[row["name"]](copied, *others)[1])
-        del copied
-    samples: dict[str, list[float]] = {row["name"]: [] for row in rows}
+        times = samples[row["name"]]
+        row["loss"] = float(losses[row["name"]])
+        row["seconds"] = statistics.median(times)
+        row["spread"] = (max(times) - min(times)) / row["seconds"]
+        row["loss_differs"] = abs(row["loss"] / float(losses[_AS_WRITTEN]) - 1)
+        shown = {key: row[key] for key in ("bytes", "peak_bytes", "loss", "spread")}
+        print(f"  {row['name']}: {1e3 * row['seconds']:.2f} ms, {shown}", flush=True)
+    return rows
+
+
+def in_turns(
+    steps: dict[str, Any], state: Any, others: list[Any], rounds: int
+) -> tuple[Any, dict[str, list[float]]]:
+    """Seconds of a call of every step, in each round; and the state that they train on, all
+    of them in turns, as each replaces it."""
+    samples: dict[str, list[float]] = {name: [] for name in steps}
     calls = 1
     for turn in range(1 + rounds):
         for name in samples if turn % 2 else reversed(samples):
@@ -91,30 +107,24 @@ def timed(
                 state, loss = steps[name](state, *others)
             jax.block_until_ready((state, loss))
             samples[name].append((time.perf_counter() - begin) / calls)
-        if not turn:
+        if not turn:  # It says how many calls make a sample.
             shortest = min(times[0] for times in samples.values())
             calls = math.ceil(_SAMPLE_SECONDS / shortest)
             samples = {name: [] for name in samples}
-    if profiles is not None:
-        write_profiles(profiles / f"{folder.name}.json.xz", steps, state, others)
-    written = next(row for row in rows if row["name"] == _AS_WRITTEN)
-    for row in rows:
-        times = samples[row["name"]]
-        row["seconds"] = statistics.median(times)
-        row["spread"] = (max(times) - min(times)) / row["seconds"]
-        row["loss_differs"] = abs(row["loss"] / written["loss"] - 1)
-        shown = {key: row[key] for key in ("bytes", "peak_bytes", "loss", "spread")}
-        print(f"  {row['name']}: {1e3 * row['seconds']:.2f} ms, {shown}", flush=True)
-    return rows
+    return state, samples
+
+
+def copied(tree: Any) -> Any:
+    """The same arrays for a step to replace."""
+    return jax.tree.map(lambda leaf: leaf.copy(), tree)
 
 
 def write_profiles(file: pathlib.Path, steps: dict, state: Any, others: list) -> None:
     """Per row its optimized module, and the seconds of its instructions."""
     written = {}
     for name, step in steps.items():
-        times = instruction_times(
-            lambda step=step: step(jax.tree.map(lambda leaf: leaf.copy(), state), *others)
-        )
+        fresh = jax.block_until_ready(copied(state))
+        times = instruction_times(lambda step=step, fresh=fresh: step(fresh, *others))
         written[name] = {"module": step.as_text(), "times": times}
     file.parent.mkdir(parents=True, exist_ok=True)
     with lzma.open(file, "wt", preset=1) as out:
