@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--plot", metavar="FILE", help="save a picture (matplotlib)")
     args = parser.parse_args()
+    side_by_side.use_exact_products()
 
     train_images, train_labels, test_images, test_labels = load_digits()
     problem = convnet_problem(
