@@ -64,7 +64,6 @@ from coop_jax.searches import (
     layer_search,
     loop_search_of,
     problem_of,
-    seconds_on_device,
 )
 from coop_jax.targets import target_of
 from coop_jax.trace.costs import flops
@@ -124,7 +123,6 @@ def fit_step(
         fitted = FittedStep(compiled, traced.jitted, plan)
         return saveable(fitted, Recipe(subject))
     works_bytes = None if as_written.compiled is None else total_bytes
-    least_seconds = _seconds_as_written(traced, as_written.compiled)
     tagged = as_written.tagged
     del as_written, unmodified  # Their buffers are not needed while plans are compiled.
     loops = loop_search_of(traced, planner, total_bytes, log)
@@ -150,7 +148,6 @@ def fit_step(
     if loops is None and placing.name == XLA_PLACES.name:
         line.also = lambda: inside_readers_search(around, planner, log, tagged, caller)
         line.layers = lambda: layer_search(around, planner, log, tagged)
-        line.least_seconds = least_seconds
     found = line.run(budget_bytes)
     assert found.compiled is not None, "a search returns what XLA compiles"
     assert found.total_bytes <= budget_bytes, "a search returns what keeps the budget"
@@ -185,15 +182,6 @@ def as_written_for(
     return compile_in_turn(
         traced, lambda total: total <= resolve_budget(budget, total, device, caller)
     )
-
-
-def _seconds_as_written(traced: TracedStep, compiled: Any) -> float:
-    """Seconds of the step as written, where they end a search; 0 if they are not known."""
-    backend = traced.backend
-    is_asked = backend.runs_layers_again or backend.fuses_into_readers
-    if compiled is None or not is_asked:
-        return 0.0
-    return seconds_on_device(traced)(compiled) or 0.0
 
 
 def _around_loops(

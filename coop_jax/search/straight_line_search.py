@@ -2,8 +2,7 @@
 
 Where the first plan recomputes noticeably, or there is none, layers are made again as under
 a policy (`search.layer_search`), and the step is planned a second time on the program of
-`emit.inside_readers`. Of the compiled steps the executable decides, and ends the search
-where it takes hardly longer than the step as written.
+`emit.inside_readers`. Of the compiled steps the executable decides.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable
 
 from coop_jax.base.errors import InfeasibleBudgetError
 from coop_jax.emit.inside_readers import InsideReaders
-from coop_jax.search.candidates import GAIN_WORTH_TRYING, Measured, best_of, may_gain
+from coop_jax.search.candidates import Measured, best_of, may_gain
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.layer_search import LayerSearch
 
@@ -34,14 +33,12 @@ class StraightLineSearch:
             that is of no use.
         inside: what the plan that was found makes again inside of its readers, or of its
             layers; None if it is one of the step as it is.
-        least_seconds: of the executable of the step as written; 0 if they are not known.
     """
 
     def __init__(self, search: BudgetSearch) -> None:
         self.also: Also = lambda: None
         self.layers: Callable[[], LayerSearch | None] = lambda: None
         self.inside: InsideReaders | None = None
-        self.least_seconds = 0.0
         self._search = search
         self._num_others = 0
         self._least_of_layers = sys.maxsize
@@ -65,20 +62,14 @@ class StraightLineSearch:
             refusal = error
         if refusal is not None or may_gain(found[0][0]):
             for search_others in (self._with_layers, self._inside_readers):
-                best = best_of((measured for measured, _ in found), budget_bytes)
-                if best is None or self._may_be_faster(best):
-                    found += search_others(budget_bytes, is_kept=best is not None)
+                is_kept = any(measured.keeps(budget_bytes) for measured, _ in found)
+                found += search_others(budget_bytes, is_kept=is_kept)
         best = best_of((measured for measured, _ in found), budget_bytes)
         if best is None:
             assert refusal is not None, "a plan that was found keeps the budget"
             raise refusal.unless_needed(self._least_of_layers) from None
         self.inside = next(inside for measured, inside in found if measured is best)
         return best
-
-    def _may_be_faster(self, best: Measured) -> bool:
-        """Whether a step may take noticeably less time than the best so far."""
-        seconds = best.executable_seconds
-        return seconds is None or seconds > (1 + GAIN_WORTH_TRYING) * self.least_seconds
 
     def _with_layers(self, budget_bytes: int, *, is_kept: bool) -> Found:
         """The best step with layers made again."""
