@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from coop_jax.base.budget import budget_of, format_bytes
@@ -74,7 +75,7 @@ class InfeasibleBudgetError(ValueError):
             self._smallest = self._smallest()
         return self._smallest
 
-    def unless_needed(self, other_bytes: int) -> InfeasibleBudgetError:
+    def beside_program(self, other_bytes: int) -> InfeasibleBudgetError:
         """The error of the same budget where another program of the step was compiled.
 
         Arguments:
@@ -84,17 +85,15 @@ class InfeasibleBudgetError(ValueError):
         smallest = self._smallest
         if not callable(smallest) and smallest <= other_bytes:
             return self
-        known = (
-            (lambda: min(smallest(), other_bytes)) if callable(smallest) else other_bytes
-        )
-        if other_bytes <= least_bytes:
-            known, least_bytes = other_bytes, other_bytes
+        known: int | Callable[[], int] = other_bytes
+        if callable(smallest) and least_bytes < other_bytes:
+            known = functools.partial(_smaller, smallest, other_bytes)
         return InfeasibleBudgetError(
             *(self.budget_bytes, known, self.operation),
-            least_bytes=least_bytes,
+            least_bytes=min(least_bytes, other_bytes),
             unmodified_bytes=unmodified_bytes,
             advice=advice,
-            is_predicted=is_predicted and known != other_bytes,
+            is_predicted=is_predicted and callable(known),
             caller=caller,
         )
 
@@ -122,6 +121,10 @@ class PlanFileError(ValueError):
     The message names the fault: the first equation, argument or option that differs, the
     part of the file that is none of a plan, or the bytes that exceed the budget.
     """
+
+
+def _smaller(find_bytes: Callable[[], int], other_bytes: int) -> int:
+    return min(find_bytes(), other_bytes)
 
 
 def _raise_between(unmodified_bytes: int | None) -> str:

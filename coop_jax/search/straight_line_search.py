@@ -7,7 +7,6 @@ a policy (`search.layer_search`), and the step is planned a second time on the p
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 from coop_jax.base.errors import InfeasibleBudgetError
@@ -41,7 +40,7 @@ class StraightLineSearch:
         self.inside: InsideReaders | None = None
         self._search = search
         self._num_others = 0
-        self._least_of_layers = sys.maxsize
+        self._least_of_layers: int | None = None
 
     @property
     def num_compilations(self) -> int:
@@ -61,19 +60,20 @@ class StraightLineSearch:
         except InfeasibleBudgetError as error:
             refusal = error
         if refusal is not None or may_gain(found[0][0]):
-            for search_others in (self._with_layers, self._inside_readers):
-                is_kept = any(measured.keeps(budget_bytes) for measured, _ in found)
-                found += search_others(budget_bytes, is_kept=is_kept)
+            found += self._with_layers(budget_bytes)
+            is_kept = any(measured.keeps(budget_bytes) for measured, _ in found)
+            found += self._inside_readers(budget_bytes, is_kept=is_kept)
         best = best_of((measured for measured, _ in found), budget_bytes)
         if best is None:
             assert refusal is not None, "a plan that was found keeps the budget"
-            raise refusal.unless_needed(self._least_of_layers) from None
+            if self._least_of_layers is not None:
+                refusal = refusal.beside_program(self._least_of_layers)
+            raise refusal from None
         self.inside = next(inside for measured, inside in found if measured is best)
         return best
 
-    def _with_layers(self, budget_bytes: int, *, is_kept: bool) -> Found:
+    def _with_layers(self, budget_bytes: int) -> Found:
         """The best step with layers made again."""
-        del is_kept  # It tries few choices in any case.
         layers = self.layers()
         if layers is None:
             return []

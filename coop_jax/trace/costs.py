@@ -38,9 +38,9 @@ TRANSCENDENTAL_OPERATIONS = 10
 _RANDOM_BITS = frozenset(("random_bits", "threefry2x32"))
 RANDOM_BITS_OPERATIONS = 100  # threefry2x32: 20 rounds of about 5 operations a word
 _SORTS = {"sort": "dimension", "top_k": "axis"}  # With the parameter that says along what.
-# To compare two elements of a sorting network, with their indices, and to exchange them. An
-# H200 sorts rows of 256 to 4,096 at 1.3e12 elements and stages a second, one processor rows
-# of 256 to a million at 8e8: 24 and 32 operations at their rates of elementwise work.
+# To compare two elements of a sorting network, with their indices, and to exchange them:
+# `examples/compare/sort_rates.py`, on an H200 24 to 29 in rows of 256 to 4,096, on a CPU 21
+# to 29 in rows of 256 to a million.
 SORT_OPERATIONS = 25
 
 

@@ -26,17 +26,14 @@ os.environ["XLA_FLAGS"] = (
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 import jax
-from compare import networks
 from compare.executables import ARGUMENTS, append_row, save
-from compare.second import networks as second
+from compare.reproduce import SETS
 from paper.networks.training_step import DONATED
 
 from coop_jax.comparison.checkpoint_policies import default_policies
 from coop_jax.comparison.table import Row, at
 from coop_jax.comparison.variants import Versions
 from coop_jax.xla.absent_devices import named_device, placed
-
-SETS = {"first": networks.NETWORKS, "second": second.NETWORKS}
 
 
 def main() -> None:

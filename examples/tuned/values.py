@@ -326,7 +326,7 @@ VALUES = (
         "trace.costs",
         "SORT_OPERATIONS",
         "operations to compare and exchange two elements of a sort",
-        "examples/compare/run_ahead.py, by kernel",
+        "examples/compare/sort_rates.py",
         "h200",
     ),
     Tuned(

@@ -101,16 +101,16 @@ def test_the_smallest_budget_of_layers_works():
 
 def test_an_error_names_what_layers_need_if_that_is_less():
     plans = InfeasibleBudgetError(100, 400, "`mul`", least_bytes=300)
-    assert plans.unless_needed(500) is plans
-    layers = plans.unless_needed(250)
+    assert plans.beside_program(500) is plans
+    layers = plans.beside_program(250)
     assert layers.smallest_bytes == 250
     text = "must be at least 250 bytes (250 bytes, as compiled by XLA)"
     assert text in str(layers)
 
     unasked = InfeasibleBudgetError(100, lambda: 400, "`mul`", least_bytes=300)
-    assert unasked.unless_needed(350).smallest_bytes == 350
-    assert unasked.unless_needed(500).smallest_bytes == 400
-    assert text in str(unasked.unless_needed(250))
+    assert unasked.beside_program(350).smallest_bytes == 350
+    assert unasked.beside_program(500).smallest_bytes == 400
+    assert text in str(unasked.beside_program(250))
 
 
 @NEEDS_TPU
