@@ -60,6 +60,7 @@ from coop_jax.search.placements import XLA_PLACES, Placing
 from coop_jax.search.planned_loops import PlannedLoops
 from coop_jax.search.straight_line_search import StraightLineSearch
 from coop_jax.searches import (
+    as_written_seconds,
     inside_readers_search,
     layer_search,
     loop_search_of,
@@ -146,8 +147,11 @@ def fit_step(
         search.problem.unmodified_bytes = works_bytes
     line = StraightLineSearch(search)
     if loops is None and placing.name == XLA_PLACES.name:
-        line.also = lambda: inside_readers_search(around, planner, log, tagged, caller)
+        line.also = lambda seconds: inside_readers_search(
+            around, planner, log, tagged, caller, seconds
+        )
         line.layers = lambda: layer_search(around, planner, log, tagged)
+        line.seconds_as_written = lambda: as_written_seconds(around, tagged)
     found = line.run(budget_bytes)
     assert found.compiled is not None, "a search returns what XLA compiles"
     assert found.total_bytes <= budget_bytes, "a search returns what keeps the budget"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,20 @@ def seconds_on_device(traced: TracedStep) -> Callable[[Any], float | None]:
     """What tells the seconds of an executable of the step, on the step's device."""
     target, kernels = target_of(traced.device()), kernel_flops(traced.program)
     return lambda compiled: executable_seconds(compiled, target, kernels)
+
+
+def as_written_seconds(traced: TracedStep, tagged: Any) -> float:
+    """Seconds of the executable of the step as written; infinite where they are not known,
+    or the backend has no way to make values again but schedules.
+
+    Arguments:
+        tagged: the compiled tagged step; None if XLA refused it.
+    """
+    backend = traced.backend
+    if tagged is None or not (backend.fuses_into_readers or backend.runs_layers_again):
+        return math.inf
+    seconds = seconds_on_device(traced)(tagged)
+    return math.inf if seconds is None else seconds
 
 
 def loop_search_of(
@@ -151,11 +166,16 @@ def inside_readers_search(
     log: Callable[[str], None],
     tagged: Any,
     caller: str,
-) -> tuple[BudgetSearch, InsideReaders] | None:
+    seconds: float = math.inf,
+) -> tuple[BudgetSearch | None, InsideReaders] | None:
     """The search of the step with cheap values made again inside of late readers; None
     where XLA does not fuse them, or there are none, or the planner is a baseline.
 
-    It takes one compilation. Arguments as of `problem_of`.
+    It takes one compilation. Arguments as of `problem_of`, and:
+
+    Arguments:
+        seconds: of the executable of another step under the budget; there is no search if
+            this one takes as many before anything is evicted.
     """
     options = planner_options(planner, target_of(traced.device()).alignment_bytes)
     if not traced.backend.fuses_into_readers or options.policy != "search":
@@ -171,8 +191,14 @@ def inside_readers_search(
     log("the step with cheap values made again inside of their readers")
     again = compile_tagged(rewritten)
     if again is None:
-        return None
-    problem = problem_of(rewritten, planner, log, again, XLA_PLACES, None, caller)
+        return None, inside
+    if seconds < math.inf:
+        own = seconds_on_device(rewritten)(again)
+        if own is not None and own >= seconds:
+            return None, inside
+    as_it_is_bytes = memory_figures(again).total_bytes
+    problem = problem_of(rewritten, planner, log, again, XLA_PLACES, as_it_is_bytes, caller)
+    problem.leaves_unchanged = True
     return BudgetSearch(problem), inside
 
 
@@ -205,6 +231,7 @@ def layer_search(
             *(target, options, expected_bytes),
             *(XLA_PLACES.placement(traced), traced.compile, log),
             seconds_of,
+            leaves_unchanged=True,
         )
 
     return LayerSearch(Layers(traced.program, stored, target), fixed_bytes, measure)

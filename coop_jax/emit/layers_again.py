@@ -13,9 +13,8 @@ of it (`emit.late_writer`).
 
 from __future__ import annotations
 
-import bisect
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import numpy as np
@@ -179,7 +178,18 @@ class Layers:
         fewer = needed_bytes < self._stored.bytes_of(v)
         return sorted(found, key=self._made.__getitem__) if fewer else [v]
 
-    def kept(self, boundaries: Sequence[int], worth: Sequence[float]) -> InsideReaders:
+    def priced(self, boundaries: Sequence[int]) -> tuple[int, ...]:
+        """The equations of the layers that take time to run again, by index."""
+        eqns = self.program.eqns[: boundaries[-1] + 1]
+        return tuple(
+            index
+            for index, eqn in enumerate(eqns)
+            if may_run_again(eqn) and not is_fusible(eqn)
+        )
+
+    def kept(
+        self, boundaries: Sequence[int], worth: Callable[[int], float]
+    ) -> InsideReaders:
         """What passes the boundaries, and the cheapest choice of what else is kept.
 
         Of the last layer nothing runs again: what it computes is read at once. So the
@@ -187,7 +197,8 @@ class Layers:
 
         Arguments:
             boundaries: the equations that layers end with, but for the last.
-            worth: the bytes that a second of recomputation is worth, by layer.
+            worth: the bytes that a second of an equation's recomputation is worth, by the
+                equation's index.
         """
         passing = self.passing(boundaries)
 
@@ -197,8 +208,7 @@ class Layers:
                 return math.inf
             if is_fusible(eqn):
                 return 0.0
-            layer = bisect.bisect_left(boundaries, index)
-            return seconds_again(eqn, self._target) * worth[layer]
+            return seconds_again(eqn, self._target) * worth(index)
 
         def to_store(v: Any) -> float:
             eqn = self.program.eqns[self._made[v]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -81,6 +82,14 @@ class Measured:
         return least(self) <= (False, budget_bytes)
 
 
+Enough = Callable[[Measured], bool]
+
+
+def never(measured: Measured) -> bool:
+    """For a search that no compiled plan ends."""
+    return False
+
+
 def least(measured: Measured) -> tuple[bool, int]:
     """The key that orders steps by their bytes; those that XLA refuses to compile come
     last."""
@@ -96,6 +105,15 @@ def may_gain(found: Measured, least_seconds: float = 0.0) -> bool:
     statistics = found.candidate.schedule.statistics
     gain = found.recompute_seconds - least_seconds
     return gain > GAIN_WORTH_TRYING * statistics.compute_seconds
+
+
+def is_slower(measured: Measured, seconds: float) -> bool:
+    """Whether an executable takes noticeably more than so many seconds, as far as is known.
+    It is read only if these are finite."""
+    if math.isinf(seconds):
+        return False
+    own = measured.executable_seconds
+    return own is not None and own > (1 + GAIN_WORTH_TRYING) * seconds
 
 
 def best_of(measured: Iterable[Measured], budget_bytes: int) -> Measured | None:

@@ -11,6 +11,7 @@ of compilations, and closes in on the budget once (`search.closing_in`).
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from coop_jax.plan.planner import least_recomputation
@@ -21,8 +22,10 @@ from coop_jax.search.candidates import (
     MAX_TIGHTEST,
     SLACK_ON_MESHES,
     Candidate,
+    Enough,
     Measured,
     best_of,
+    is_slower,
     may_gain,
 )
 from coop_jax.search.closing_in import closed_in
@@ -43,7 +46,12 @@ class Search(Protocol):
     plans, so that it ends."""
 
     def best(
-        self, budget_bytes: int, num_left: int = ..., *, compiles_unlikely: bool = ...
+        self,
+        budget_bytes: int,
+        num_left: int = ...,
+        *,
+        compiles_unlikely: bool = ...,
+        is_enough: Enough = ...,
     ) -> Measured | None:
         """The plan that recomputes least of those found to keep a budget; None if none
         does.
@@ -51,6 +59,7 @@ class Search(Protocol):
         Arguments:
             compiles_unlikely: whether plans are compiled, too, that are expected to miss
                 the budget by far.
+            is_enough: whether a compiled plan is the last one.
         """
         ...
 
@@ -128,14 +137,41 @@ class BudgetSearch:
                 search.best(budget_bytes, MAX_BESIDE_TIGHTEST)
         return self._improved(budget_bytes)
 
-    def likely(self, budget_bytes: int) -> Measured | None:
+    def first(self, budget_bytes: int) -> Measured | None:
+        """The first plan for a budget, compiled, whether it keeps it or not; None where the
+        budget is tight, or refused at once."""
+        if self.is_refused_at_once(budget_bytes) or self._is_tight(budget_bytes):
+            return None
+        seen: list[Measured] = []
+
+        def is_enough(measured: Measured) -> bool:
+            seen.append(measured)
+            return True
+
+        search = self._search()
+        search.best(budget_bytes, 1, compiles_unlikely=False, is_enough=is_enough)
+        return seen[0] if seen else None
+
+    def likely(self, budget_bytes: int, seconds: float = math.inf) -> Measured | None:
         """The best plan of those that are expected to keep a budget, which another program
-        keeps in any case; None if none does."""
+        keeps in any case; None if none does.
+
+        Arguments:
+            budget_bytes: the budget.
+            seconds: of that program's executable: a plan that takes noticeably more is the
+                last one that is compiled.
+        """
         if self.is_refused_at_once(budget_bytes):
             return None
-        search = self._search()
-        if search.best(budget_bytes, MAX_COMPILATIONS, compiles_unlikely=False) is None:
-            return None
+
+        def is_enough(measured: Measured) -> bool:
+            return is_slower(measured, seconds)
+
+        found = self._search().best(
+            budget_bytes, MAX_COMPILATIONS, compiles_unlikely=False, is_enough=is_enough
+        )
+        if found is None or is_enough(found):
+            return found
         return self._improved(budget_bytes)
 
     def is_refused_at_once(self, budget_bytes: int) -> bool:

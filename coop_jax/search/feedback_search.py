@@ -17,10 +17,12 @@ from coop_jax.search.candidates import (
     MAX_COMPILATIONS,
     MAX_TIGHTEST,
     SLACK_WORTH_USING,
+    Enough,
     Measured,
     best_of,
     least,
     may_gain,
+    never,
 )
 from coop_jax.search.live_bytes_feedback import scratch_needed
 from coop_jax.search.problem import Problem
@@ -63,6 +65,7 @@ class FeedbackSearch:
         num_left: int = MAX_COMPILATIONS,
         *,
         compiles_unlikely: bool = True,
+        is_enough: Enough = never,
     ) -> Measured | None:
         """The plan that recomputes least of those found to keep a budget.
 
@@ -74,13 +77,16 @@ class FeedbackSearch:
             num_left: the number of plans that may be compiled.
             compiles_unlikely: whether plans are compiled, too, that are expected to miss
                 the budget by far, where there are no others.
+            is_enough: whether a compiled plan is the last one.
 
         Returns:
             None if none of the compiled plans keeps the budget.
         """
         self.forget()
         descent = _Descent(self, self._problem, budget_bytes)
-        return descent.best(num_left, compiles_unlikely=compiles_unlikely)
+        return descent.best(
+            num_left, compiles_unlikely=compiles_unlikely, is_enough=is_enough
+        )
 
     def tightest(self, budget_bytes: int, num_left: int = MAX_TIGHTEST) -> Measured:
         """The first of the tightest plans that keeps the budget, or else the smallest.
@@ -189,7 +195,9 @@ class _Descent:
         self._seen: set[bytes] = set()
         self._start_skipping()
 
-    def best(self, num_left: int, *, compiles_unlikely: bool) -> Measured | None:
+    def best(
+        self, num_left: int, *, compiles_unlikely: bool, is_enough: Enough
+    ) -> Measured | None:
         """The plan that recomputes least of at most `num_left` that are compiled."""
         while len(self._seen) < num_left:
             planned = self._next()
@@ -197,6 +205,9 @@ class _Descent:
                 break
             self._seen.add(key_of(*planned))
             measured = self._problem.compile_plan(*planned, self._error)
+            if is_enough(measured):
+                tried = [measured] if self._found is None else [self._found, measured]
+                return best_of(tried, self._budget_bytes)
             over = measured.total_bytes - self._budget_bytes
             if over > 0 or measured.compiled is None:
                 if self._found is not None:

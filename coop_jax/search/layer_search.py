@@ -14,6 +14,7 @@ the optimizer does. So the choice that was found is compiled without that, too.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 
 from coop_jax.emit.inside_readers import InsideReaders
@@ -67,6 +68,7 @@ class LayerSearch:
         blocks = layers.blocks()
         divisions = blocks, blocks[::-2][::-1]
         self._divisions = [found for found in dict.fromkeys(divisions) if found]
+        self._priced = {division: layers.priced(division) for division in self._divisions}
 
     def best(self, budget_bytes: int) -> tuple[Measured, InsideReaders] | None:
         """The fastest of the choices that were compiled and keep the budget; None if none
@@ -97,6 +99,9 @@ class LayerSearch:
         if found is None:
             return None
         waiting = next(inside for inside, one in tried.items() if one is found)
+        free = budget_bytes - found.total_bytes
+        if free <= SLACK_WORTH_USING * (budget_bytes - self._fixed_bytes):
+            return found, waiting  # What waits keeps fewer bytes.
         alone = dataclasses.replace(waiting, waits=False)
         measured = self._compiled(alone, found.candidate.predicted_bytes)
         if measured is not None and best_of((found, measured), budget_bytes) is measured:
@@ -157,7 +162,11 @@ class LayerSearch:
 
     def _choice(self, room: int, errors: Mapping[tuple[int, ...], int]) -> _Choice | None:
         """The choice with the least recomputation of those expected to fit."""
-        known = {division: room - errors.get(division, 0) for division in self._divisions}
+        # That of another division is the best guess for one that was not compiled.
+        likely = max(errors.values(), default=0)
+        known = {
+            division: room - errors.get(division, likely) for division in self._divisions
+        }
         found = [self._fitting(division, left) for division, left in known.items()]
         fitting = [choice for choice in found if choice is not None]
         return min(fitting, key=lambda one: (one.seconds, one.live_bytes), default=None)
@@ -169,7 +178,7 @@ class LayerSearch:
 
     def _fitting(self, boundaries: tuple[int, ...], room: int) -> _Choice | None:
         """The last choice on the path of a division that is expected to fit."""
-        low, high = 0, 2 * _HALVINGS * len(boundaries)
+        low, high = 0, 2 * _HALVINGS * len(self._priced[boundaries])
         if self._at(boundaries, low).live_bytes > room:
             return None
         while low < high:
@@ -181,15 +190,20 @@ class LayerSearch:
         return self._at(boundaries, low)
 
     def _at(self, boundaries: tuple[int, ...], place: int) -> _Choice:
-        """The choice at a place of the path: the price of bytes falls in one layer after
-        the other, the last ones first, whose values are read again soonest."""
+        """The choice at a place of the path: the price of bytes falls for one equation
+        after the other, the last ones first, whose values are read again soonest. By layers
+        it falls in large steps: of a layer's products of one shape all are kept or none."""
         key = boundaries, place
         if key not in self._known:
-            layers, count = self._layers, len(boundaries)
-            halvings, further = divmod(place, count)
+            layers, priced = self._layers, self._priced[boundaries]
+            halvings, further = divmod(place, len(priced)) if priced else (0, 0)
             middle = layers.idle_bytes / layers.step_seconds
             least = middle * 2.0 ** (halvings - _HALVINGS)
-            worth = [least * (1 + (k >= count - further)) for k in range(count)]
+            first = priced[-further] if further else math.inf
+
+            def worth(index: int) -> float:
+                return least * (1 + (index >= first))
+
             inside = dataclasses.replace(layers.kept(boundaries, worth), waits=True)
             self._known[key] = _Choice(
                 inside, layers.live_bytes(inside), layers.seconds(inside)

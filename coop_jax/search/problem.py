@@ -61,6 +61,9 @@ class Problem:
         caller: the function that errors name.
         seconds_of: returns the seconds of an executable's instructions, None where they
             are not known: then compiled plans are compared by what they recompute.
+        leaves_unchanged: whether a schedule that changes nothing is the program as it is,
+            without the order that plans give to updates in place: for a program that was
+            compiled, so that its bytes are known to be `unmodified_bytes`.
     """
 
     graphs: Sequence[StepGraph]
@@ -76,6 +79,7 @@ class Problem:
     unmodified_bytes: int | None = None
     caller: str = "remat_train_step"
     seconds_of: Callable[[Any], float | None] = lambda compiled: None
+    leaves_unchanged: bool = False
 
     def __post_init__(self) -> None:
         if self.least_fixed_bytes is None:
@@ -226,10 +230,13 @@ class Problem:
             is_guarded: see `segments.cut`.
         """
         planned_bytes = self.planned_bytes(graph, schedule)
+        realized = self.placement.realize(graph, schedule, is_guarded=is_guarded)
+        if self.leaves_unchanged and self._changes_nothing(graph, schedule):
+            realized = dataclasses.replace(realized, program=graph.program)
         return Candidate(
             graph=graph,
             schedule=schedule,
-            realized=self.placement.realize(graph, schedule, is_guarded=is_guarded),
+            realized=realized,
             planned_bytes=planned_bytes,
             predicted_bytes=planned_bytes + error,
             is_guarded=is_guarded,
@@ -279,16 +286,21 @@ def as_it_is(
     compile_program: Callable[[Program], Any],
     log: Callable[[str], None],
     seconds_of: Callable[[Any], float | None],
+    *,
+    leaves_unchanged: bool,
 ) -> Measured:
     """A program that needs no schedule, compiled, with the schedule that changes nothing.
 
     Arguments:
         expected_bytes: all bytes that it is expected to need.
+        leaves_unchanged: as of `Problem`, of a program that was not compiled.
         others: as of `Problem`.
     """
     graph = build_graph(program, from_rules(program), target)
     problem = Problem(
-        *([graph], options, 0, placement, compile_program, log), seconds_of=seconds_of
+        *([graph], options, 0, placement, compile_program, log),
+        seconds_of=seconds_of,
+        leaves_unchanged=leaves_unchanged,
     )
     planned = problem.plan([graph], sum(graph.in_pool_bytes))
     assert planned is not None, "all values have room"

@@ -13,8 +13,11 @@ from coop_jax.search.candidates import (
     MAX_COMPILATIONS,
     MAX_TIGHTEST,
     SLACK_WORTH_USING,
+    Enough,
     Measured,
+    best_of,
     least,
+    never,
 )
 from coop_jax.search.problem import Problem
 
@@ -43,6 +46,7 @@ class SweepSearch:
         num_left: int = MAX_COMPILATIONS,
         *,
         compiles_unlikely: bool = True,
+        is_enough: Enough = never,
     ) -> Measured | None:
         """The plan that recomputes least of those found to keep a budget; None if none
         does.
@@ -51,6 +55,7 @@ class SweepSearch:
             budget_bytes: the budget.
             num_left: the number of plans that may be compiled.
             compiles_unlikely: always, as plans that are expected to miss are none here.
+            is_enough: whether a compiled plan is the last one.
         """
         del compiles_unlikely
         self._is_guarded = False
@@ -72,6 +77,9 @@ class SweepSearch:
             compiled = self._compile(plan, budget_bytes, may_try_both=len(tried) == 1)
             num_left -= len(compiled)
             measured = min(compiled, key=least)
+            if is_enough(measured):
+                tried_last = [measured] if found is None else [found, measured]
+                return best_of(tried_last, budget_bytes)
             over = measured.total_bytes - budget_bytes
             missed_by = measured.total_bytes - measured.candidate.planned_bytes
             if over > 0 or measured.compiled is None:

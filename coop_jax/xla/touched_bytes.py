@@ -19,8 +19,8 @@ FREE = frozenset(
 )
 _PARTS = frozenset("slice dynamic-slice gather".split())
 _UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # The operand with the update.
-# Custom calls whose results hold nothing yet.
-_UNTOUCHED = frozenset(["AllocateBuffer"])
+# Custom calls whose results hold nothing yet, and those of `emit.order_after`.
+_UNTOUCHED = frozenset(["AllocateBuffer", "coop_after"])
 # Inside of a fusion an array passes through them in the parts that are read.
 _SAME_ELEMENTS = frozenset("bitcast reshape convert copy transpose".split())
 

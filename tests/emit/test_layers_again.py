@@ -134,11 +134,11 @@ def test_what_passes_boundaries_are_the_residuals_of_layers():
     boundaries = layers.blocks()
     passing = layers.passing(boundaries)
     assert [v.aval.shape for v in passing] == [(4096, 256)] * (LAYERS - 1)
-    inside = layers.kept(boundaries, [1e-3] * len(boundaries))
+    inside = layers.kept(boundaries, lambda index: 1e-3)
     again = names(program, made_again(program, inside))
     # The second product of a layer is only added to what passes.
     assert again.count("dot_general") == LAYERS - 1
-    dear = layers.kept(boundaries, [1e30] * len(boundaries))
+    dear = layers.kept(boundaries, lambda index: 1e30)
     assert "dot_general" not in names(program, made_again(program, dear))
     assert layers.seconds(inside) > layers.seconds(dear)
     assert layers.live_bytes(inside) < layers.live_bytes(dear)
@@ -150,7 +150,7 @@ def test_a_layer_runs_again_in_one_stretch_behind_its_fence():
     program = step.program
     layers = Layers(program, from_rules(program), TARGET)
     boundaries = layers.blocks()
-    inside = layers.kept(boundaries, [1e-3] * len(boundaries))
+    inside = layers.kept(boundaries, lambda index: 1e-3)
     writer = written(program, inside)
     fences = [eqn for eqn in writer.eqns if eqn.primitive is fence_p]
     assert len(fences) == LAYERS - 1
@@ -199,7 +199,7 @@ def test_no_layer_begins_because_of_what_is_not_of_it_alone():
     layers = Layers(program, from_rules(program), TARGET)
     boundaries = layers.blocks()
     assert len(boundaries) == LAYERS
-    inside = layers.kept(boundaries, [1e-9] * len(boundaries))
+    inside = layers.kept(boundaries, lambda index: 1e-9)
     writer = written(program, inside)
     fences = [at for at, eqn in enumerate(writer.eqns) if eqn.primitive is fence_p]
     products = [
@@ -248,7 +248,7 @@ def test_layers_of_all_stacks_and_what_is_broadcast_for_them():
     passing = layers.passing(boundaries)
     assert all(v.aval.shape != (16, 64, 64) for v in passing)
     assert any(v.aval.shape == (64, 64) for v in passing)
-    inside = layers.kept(boundaries, [1e-9] * len(boundaries))
+    inside = layers.kept(boundaries, lambda index: 1e-9)
     with jax.disable_jit():
         operands = [jnp.ones(v.aval.shape, v.aval.dtype) / 8 for v in program.invars]
         rewritten = with_inside_readers(program, inside)
@@ -283,7 +283,7 @@ def test_nothing_is_made_again_before_the_way_back():
     program = traced(step, *mlp_arguments(layers=LAYERS)).program
     layers = Layers(program, from_rules(program), TARGET)
     boundaries = layers.blocks()
-    inside = layers.kept(boundaries, [1e-3] * len(boundaries))
+    inside = layers.kept(boundaries, lambda index: 1e-3)
     rewritten = with_inside_readers(program, inside)
     depends = set(inside.kept)
     for eqn in rewritten.eqns:
@@ -305,7 +305,7 @@ def test_layers_take_about_as_long_as_under_jax_checkpoint(name):
     stored = step.backend.stored_values(step.program, compile_tagged(step))
     layers = Layers(step.program, stored, target)
     boundaries = layers.blocks()
-    inside = layers.kept(boundaries, [1e-3] * len(boundaries))
+    inside = layers.kept(boundaries, lambda index: 1e-3)
     ours = step.compile(with_inside_readers(step.program, inside))
     policy = jax.jit(
         lambda weights, x: residual_step(weights, x, jax.checkpoint), donate_argnums=0

@@ -51,7 +51,7 @@ def all_again(step, target, stored, *, waits=True):
     """The program with what passes between the layers kept, and the layers found."""
     layers = Layers(step.program, stored, target)
     boundaries = layers.blocks()
-    inside = layers.kept(boundaries, [1e-30] * len(boundaries))
+    inside = layers.kept(boundaries, lambda index: 1e-30)
     waiting = dataclasses.replace(inside, waits=waits)
     return with_inside_readers(step.program, waiting), boundaries
 
