@@ -74,10 +74,16 @@ class BudgetSearch:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._refusals = Refusals(problem)
+        self._sweep = SweepSearch(problem)
 
     @property
     def num_compilations(self) -> int:
         return len(self.problem.measured)
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether plans for many pools are made for one budget, which takes long."""
+        return self.problem.placement.backend.sweeps_pools
 
     def predict(self, budget_bytes: int) -> Candidate:
         """The plan for a budget by prediction alone, without any compilation.
@@ -225,7 +231,7 @@ class BudgetSearch:
         found = best_of(self.problem.measured, budget_bytes)
         assert found is not None, "a plan keeps the budget"
         # A sweep has compared plans for all pools.
-        if not may_gain(found) or self.problem.placement.backend.sweeps_pools:
+        if not may_gain(found) or self.sweeps:
             return found
         free = budget_bytes - found.total_bytes
         room = budget_bytes - self.problem.fixed_bytes
@@ -251,6 +257,6 @@ class BudgetSearch:
     def _search(self) -> Search:
         """The search for the step's backend: where XLA has a second memory, a plan predicts
         the bytes that XLA needs less well, so many plans are swept."""
-        if self.problem.placement.backend.sweeps_pools:
-            return SweepSearch(self.problem)
+        if self.sweeps:
+            return self._sweep
         return FeedbackSearch(self.problem)

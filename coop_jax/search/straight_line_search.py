@@ -58,19 +58,23 @@ class StraightLineSearch:
         """The best plan found; as `BudgetSearch.run`.
 
         The first schedule, where one is expected to keep the budget, is enough if it is
-        hardly slower than the step as written. Else come the layers, and then the other
-        schedules.
+        hardly slower than the step as written. Else come the layers, which may be enough as
+        well, and then the other schedules. Where those take long to find, layers are first.
 
         Raises:
             InfeasibleBudgetError: if no program has a plan that keeps the budget.
         """
         layers = self.layers()
-        if layers is not None:
+        if layers is not None and not self._search.sweeps:
             first = self._search.first(budget_bytes)
             is_kept = first is not None and first.keeps(budget_bytes)
             if first is not None and is_kept and not self._may_gain(first):
                 return first
         found = self._with_layers(layers, budget_bytes)
+        best = _best(found, budget_bytes)
+        if best is not None and not self._may_gain(best):
+            self.inside = found[0][1]
+            return best
         refusal = None
         try:
             found += self._with_schedules(budget_bytes, found)

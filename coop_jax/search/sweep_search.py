@@ -39,6 +39,7 @@ class SweepSearch:
         self._problem = problem
         self._without = problem.placement.backend.without
         self._is_guarded = False  # Whether plans from here on have memory fences.
+        self._scanned: dict[int, list[Scanned]] = {}  # By room: it takes many plans.
 
     def best(
         self,
@@ -61,8 +62,11 @@ class SweepSearch:
         self._is_guarded = False
         room = budget_bytes - self._problem.fixed_bytes
         problem = self._problem
-        graphs, options = problem.graphs, problem.options
-        plans = scan_down(graphs, options, room, self._without) if room > 0 else []
+        if room not in self._scanned:
+            graphs, options = problem.graphs, problem.options
+            scanned = scan_down(graphs, options, room, self._without) if room > 0 else []
+            self._scanned[room] = scanned
+        plans = self._scanned[room]
         found: Measured | None = None
         tried: set[bytes] = set()
         error = 0  # Bytes left free for the error of a plan that is not layered.
