@@ -28,7 +28,7 @@ from coop_jax.saved.loops import loops_contents, loops_of
 from coop_jax.saved.straight_line import StraightLine, check_halved, line_contents, line_of
 from coop_jax.saved.subject import Subject
 from coop_jax.search.candidates import Candidate
-from coop_jax.search.placements import XlaPlacement
+from coop_jax.search.placements import XlaPlacement, unless_unchanged
 from coop_jax.search.stretches import LoopsOfProgram
 from coop_jax.targets import target_of
 from coop_jax.trace.program import Program
@@ -170,10 +170,13 @@ def rebuilt(contents: dict[str, Any], subject: Subject) -> Rebuilt:
         line = line_of(line_node, program, target)
         place = subject.backend, subject.device, subject.num_devices
         placement = subject.placing.of_program(program, *place, line.graph.stored)
+        made = placement.realize(line.graph, line.schedule, is_guarded=line.is_guarded)
+        if inside is not None:
+            made = unless_unchanged(made, line.graph)
         candidate = Candidate(
             line.graph,
             line.schedule,
-            placement.realize(line.graph, line.schedule, is_guarded=line.is_guarded),
+            made,
             figures["predicted_bytes"],
             figures["predicted_bytes"],
             line.is_guarded,

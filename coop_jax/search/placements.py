@@ -7,7 +7,7 @@ places all tensors, or exchanges with an arena.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from coop_jax.arena.layout import ArenaPlan, plan_arena
@@ -41,6 +41,25 @@ class Realization:
     segments: list[Segment]
     program: Program
     arena: ArenaPlan | None = None
+
+
+def unless_unchanged(realized: Realization, graph: StepGraph) -> Realization:
+    """A realization; of a schedule that changes nothing the program as it is, without the
+    order that plans give to updates in place.
+
+    For values made again inside of readers or layers, where that is all that is changed:
+    that order would only tear fusions apart.
+    """
+    if changes_nothing(realized.segments):
+        return dataclasses.replace(realized, program=graph.program)
+    return realized
+
+
+def changes_nothing(segments: Sequence[Segment]) -> bool:
+    """Whether a schedule has no fence and recomputes nothing, by its segments."""
+    if len(segments) > 1:
+        return False
+    return not any(one.is_recompute for part in segments for one in part.executions)
 
 
 class XlaPlacement:

@@ -31,7 +31,7 @@ from coop_jax.search.candidates import (
     Measured,
 )
 from coop_jax.search.copies_alive import LiveWithCopies, live_with_copies
-from coop_jax.search.placements import XlaPlacement
+from coop_jax.search.placements import XlaPlacement, changes_nothing, unless_unchanged
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program
 from coop_jax.xla.memory_figures import compile_measured
@@ -211,7 +211,7 @@ class Problem:
         """
         if schedule.statistics.recompute_seconds or self.placement.has_arena:
             return False
-        return len(self.placement.segments(graph, schedule)) == 1
+        return changes_nothing(self.placement.segments(graph, schedule))
 
     def candidate(
         self,
@@ -231,8 +231,8 @@ class Problem:
         """
         planned_bytes = self.planned_bytes(graph, schedule)
         realized = self.placement.realize(graph, schedule, is_guarded=is_guarded)
-        if self.leaves_unchanged and self._changes_nothing(graph, schedule):
-            realized = dataclasses.replace(realized, program=graph.program)
+        if self.leaves_unchanged:
+            realized = unless_unchanged(realized, graph)
         return Candidate(
             graph=graph,
             schedule=schedule,

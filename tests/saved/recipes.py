@@ -19,7 +19,7 @@ from coop_jax.saved.recipe import FIGURES, Recipe
 from coop_jax.saved.subject import Subject
 from coop_jax.search.candidates import Candidate
 from coop_jax.search.graphs import graphs_of
-from coop_jax.search.placements import XLA_PLACES, XlaPlacement
+from coop_jax.search.placements import XLA_PLACES, XlaPlacement, unless_unchanged
 from coop_jax.search.stretches import stretches
 from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.targets import target_of
@@ -51,6 +51,7 @@ def inside_readers_of(subject: Subject, layers: tuple[int, ...] = ()) -> Recipe:
     placement = XlaPlacement(subject.backend, subject.backend.fence_hints(program, stored))
     schedule = smallest_pool(graph, options).schedule
     realized = placement.realize(graph, schedule)
+    realized = unless_unchanged(realized, graph)
     return Recipe(subject, None, Candidate(graph, schedule, realized, 0, 0), inside)
 
 

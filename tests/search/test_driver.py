@@ -1,12 +1,21 @@
 """Planning again until XLA's figure keeps the budget."""
 
 import pytest
-from steps import QUICK, compiled_graph, mlp_arguments, mlp_step, traced, xla_placement
+from steps import (
+    QUICK,
+    TARGET,
+    compiled_graph,
+    mlp_arguments,
+    mlp_step,
+    traced,
+    xla_placement,
+)
 
 from coop_jax import InfeasibleBudgetError
 from coop_jax.plan.planner import planner_options
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.problem import Problem
+from coop_jax.xla.executable_seconds import executable_seconds
 from coop_jax.xla.memory_figures import memory_figures
 
 # The searches for plans are short: what is tested is what is made of their plans.
@@ -105,6 +114,25 @@ def test_the_same_plan_is_compiled_once(made):
     first = found.run(budget)
     assert found.run(budget) is first
     assert len(compiled) == found.num_compilations
+
+
+def test_of_what_is_slower_than_another_step_one_plan_is_compiled(made):
+    budget = made[2].total_bytes * 80 // 100
+    found, _ = search(made)
+    found.problem.seconds_of = lambda compiled: executable_seconds(compiled, TARGET)
+    first = found.first(budget)
+    assert found.problem.measured == (first,)
+    assert found.likely(budget, first.executable_seconds / 2) in (first, None)
+    assert found.problem.measured == (first,)
+
+    # Hardly slower is not slower.
+    assert found.likely(budget, first.executable_seconds * 0.99).keeps(budget)
+
+
+def test_a_budget_below_the_bound_has_no_first_plan(made):
+    found, lines = search(made)
+    assert found.first(1000) is None
+    assert lines == []
 
 
 @pytest.mark.slow

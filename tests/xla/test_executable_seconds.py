@@ -14,6 +14,7 @@ from steps import NEEDS_CUDA, NEEDS_TPU, QUICK
 
 import coop_jax
 from coop_jax.compile.traced_step import TracedStep
+from coop_jax.emit.order_after import after_p
 from coop_jax.targets import mesh as named_mesh
 from coop_jax.targets import named
 from coop_jax.trace.costs import (
@@ -297,6 +298,18 @@ def test_a_fence_touches_nothing():
     fences = [i for i in module.instructions.values() if "fence" in i.target]
     assert fences
     assert not any(map(TouchedBytes(module).of, fences))
+
+
+def test_an_order_of_updates_touches_nothing():
+    """A call without a kernel; what it waits for is not read."""
+
+    def ordered(x, y):
+        return after_p.bind(x, y) + 1.0
+
+    module = published_module(compiled(ordered, shape(1024, 1024), shape(1024, 1024)))
+    orders = [i for i in module.instructions.values() if i.target == "coop_after"]
+    assert orders
+    assert not any(map(TouchedBytes(module).of, orders))
 
 
 def unrolled(weights, x):
