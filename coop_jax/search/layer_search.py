@@ -99,9 +99,6 @@ class LayerSearch:
         if found is None:
             return None
         waiting = next(inside for inside, one in tried.items() if one is found)
-        free = budget_bytes - found.total_bytes
-        if free <= SLACK_WORTH_USING * (budget_bytes - self._fixed_bytes):
-            return found, waiting  # What waits keeps fewer bytes.
         alone = dataclasses.replace(waiting, waits=False)
         measured = self._compiled(alone, found.candidate.predicted_bytes)
         if measured is not None and best_of((found, measured), budget_bytes) is measured:
