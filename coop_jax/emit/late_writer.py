@@ -24,6 +24,7 @@ from coop_jax.base import _compat
 from coop_jax.base._compat import Literal
 from coop_jax.emit.fence import fence_equation
 from coop_jax.emit.layer_membership import layer_membership
+from coop_jax.emit.layer_turns import LayerTurns
 from coop_jax.emit.rewrite import RECOMPUTE_SCOPE
 from coop_jax.emit.segments import can_pass
 from coop_jax.emit.waiting_results import WaitingResults
@@ -85,6 +86,7 @@ class LateWriter:
         self._made_again: defaultdict[int | None, list[Any]] = defaultdict(list)
         for v, index in self._maker.items() if layers else ():
             self._made_again[self._layer[index]].append(v)
+        self._turns = LayerTurns(self._first_late_reads(after))
         self._way_back = _WayBack(program.eqns, self.eqns, self._kept) if layers else None
         self._waiting = WaitingResults(program.eqns) if layers and waits else None
 
@@ -93,7 +95,7 @@ class LateWriter:
         eqn = self._program.eqns[index]
         needed: list[int] = []
         if index not in self._forward:
-            needed = sorted(self._with_layers(self._needed(reads(eqn))))
+            needed = sorted(self._with_layers(self._needed(reads(eqn)), index))
         if needed:
             self._fence(needed, index)
         for maker in needed:
@@ -125,11 +127,27 @@ class LateWriter:
             todo += reads(self._program.eqns[maker])
         return found
 
-    def _with_layers(self, needed: Set[int]) -> Set[int]:
-        """With all that the layers of these equations make again."""
+    def _first_late_reads(self, after: int) -> dict[int, list[int]]:
+        """By layer where its values that are made again are read first."""
+        found: dict[int, list[int]] = {}
+        seen: set[Any] = set()
+        for index in range(after + 1, len(self._program.eqns) if self._layers else 0):
+            if index in self._forward:
+                continue
+            for v in reads(self._program.eqns[index]):
+                if v in self._maker and v not in seen and v not in self._kept:
+                    seen.add(v)
+                    layer = self._layer[self._maker[v]]
+                    if layer is not None:
+                        found.setdefault(layer, []).append(index)
+        return found
+
+    def _with_layers(self, needed: Set[int], reader: int) -> Set[int]:
+        """With all that the layers of these equations make again, if it is their turn."""
         if not self._layers or not needed:
             return needed
-        begun = {self._layer[index] for index in needed} - {None}
+        layers = {self._layer[index] for index in needed}
+        begun = [i for i in layers if i is not None and self._turns.has_come(i, reader)]
         of_layers = (v for layer in begun for v in self._made_again[layer])
         return needed | self._needed(of_layers)
 
