@@ -41,14 +41,11 @@ class InsideReaders:
             `jax.checkpoint` do, products included and each in one stretch, but for the last
             layer, which follows them; empty: fusible work alone is made again, each value
             where it is read.
-        waits: whether a layer runs again only when what was made before of large values is
-            there (`emit.waiting_results`).
     """
 
     after: int
     kept: tuple[Any, ...]
     layers: tuple[int, ...] = ()
-    waits: bool = False
 
     @property
     def end(self) -> int:
@@ -109,7 +106,6 @@ def written(program: Program, inside: InsideReaders) -> LateWriter:
     writer = LateWriter(
         *(program, inside.end, inside.kept, made_again(program, inside)),
         *(inside.layers, inside.after),
-        waits=inside.waits,
     )
     for index in range(inside.end + 1, len(program.eqns)):
         writer.write(index)

@@ -10,8 +10,10 @@ early. Where whole layers run again, four things more are needed for that:
   constants alone, as the zeros that a gradient is scattered into: XLA has it at once;
 * it is an operand of the reader where possible. The product that was written last may be
   the gradient of a weight, whose layout a fence would hold;
-* where asked, what was made of large values before has to be there, or these are kept for
-  it (`emit.waiting_results`).
+* from there on the value behind the fence is read. So the way back of the layer is behind
+  it, too, as it is under `jax.checkpoint`. Where it is beside the fence, the best of the
+  orders that XLA compares can leave gradients of weights to the end of the step, with what
+  they are made of.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ from coop_jax.emit.layer_membership import layer_membership
 from coop_jax.emit.layer_turns import LayerTurns
 from coop_jax.emit.rewrite import RECOMPUTE_SCOPE
 from coop_jax.emit.segments import can_pass
-from coop_jax.emit.waiting_results import WaitingResults
 from coop_jax.trace.costs import is_fusible
 from coop_jax.trace.forward_pass import forward_pass, lengths_of_paths
 from coop_jax.trace.program import Program, reads, writes
@@ -42,7 +43,7 @@ class LateWriter:
         after: the index of the last equation before the point.
         kept: the values that are kept for what is made again.
         again: the equations to make again, by index, in the program's order.
-        layers, forward, waits: as `layers`, `after` and `waits` of `InsideReaders`.
+        layers, forward: as `layers` and `after` of `InsideReaders`.
 
     Attributes:
         eqns: the equations.
@@ -57,8 +58,6 @@ class LateWriter:
         again: Iterable[int],
         layers: Sequence[int] = (),
         forward: int = 0,
-        *,
-        waits: bool = False,
     ) -> None:
         self.eqns: list[Any] = list(program.eqns[: after + 1])
         self.origin: dict[Any, Any] = {}
@@ -67,7 +66,7 @@ class LateWriter:
         inputs = (*program.constvars, *program.invars) if layers else ()
         self._passing = self._kept.union(v for v in inputs if can_pass(v.aval))
         self._version: dict[Any, Any] = {}  # Of what was made again, for late readers.
-        self._fenced: dict[Any, Any] = {}  # Of what is kept, for what is made again.
+        self._fenced: dict[Any, Any] = {}  # Of what passed a fence, behind the last one.
         self._late: set[Any] = set()
         self._maker = {v: i for i in again for v in writes(program.eqns[i])}
         self._layers = layers
@@ -88,7 +87,6 @@ class LateWriter:
             self._made_again[self._layer[index]].append(v)
         self._turns = LayerTurns(self._first_late_reads(after))
         self._way_back = _WayBack(program.eqns, self.eqns, self._kept) if layers else None
-        self._waiting = WaitingResults(program.eqns) if layers and waits else None
 
     def write(self, index: int) -> None:
         """An equation after the point, and before it what it is the first to need."""
@@ -100,7 +98,7 @@ class LateWriter:
             self._fence(needed, index)
         for maker in needed:
             self._make_again(maker)
-        # Of what is kept one version is read from here on, by both computations.
+        # Of what passed a fence one version is read from here on, by both computations.
         kept = self._fenced if self._layers else {}
         present = ChainMap(self._version, kept)
         selecting = self._selecting(index)
@@ -111,8 +109,6 @@ class LateWriter:
         self._late.update(writes(eqn))
         if self._way_back is not None:
             self._way_back.advance(eqn)
-        if self._waiting is not None:
-            self._waiting.advance(index)
 
     def _needed(self, values: Iterable[Any]) -> set[int]:
         """The equations to make again for some values, that were not yet."""
@@ -161,14 +157,14 @@ class LateWriter:
         if not new:
             return
         late = [v for v in reads(self._program.eqns[reader]) if v in self._late]
-        way_back = self._way_back.of(late) if self._way_back else late[:1]
-        before = new + way_back
-        if self._waiting is not None:
-            before += self._waiting.before(reader, way_back)
+        passing = new + (self._way_back.of(late) if self._way_back else late[:1])
+        before = [self._fenced.get(v, v) for v in passing]
         after = [_compat.new_var(v.aval) for v in before]
         # Fences of a schedule are numbered from 0.
         self.eqns.append(fence_equation(before, after, -1 - len(self._fenced)))
-        self._fenced.update(zip(new, after, strict=False))
+        if not self._layers:
+            passing = new
+        self._fenced.update(zip(passing, after, strict=False))
 
     def _make_again(self, index: int) -> None:
         present = ChainMap(self._fenced, self._version)

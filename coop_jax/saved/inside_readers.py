@@ -13,7 +13,7 @@ from coop_jax.trace.program import Program
 
 def inside_contents(program: Program, inside: InsideReaders | None) -> Any:
     """A part of a document: the last equation before the point, what is kept, the last
-    equations of layers, and whether these wait."""
+    equations of layers."""
     if inside is None:
         return None
     names = Names.of(program)
@@ -21,7 +21,6 @@ def inside_contents(program: Program, inside: InsideReaders | None) -> Any:
         "after": inside.after,
         "kept": [names.of_value(v) for v in inside.kept],
         "layers": list(inside.layers),
-        "waits": inside.waits,
     }
 
 
@@ -34,11 +33,10 @@ def inside_of(node: Node, program: Program) -> InsideReaders | None:
     """
     if node.value is None:
         return None
-    after_node, kept_node, *rest = node.fields("after", "kept", "layers", "waits")
-    layers_node, waits_node = rest
+    after_node, kept_node, layers_node = node.fields("after", "kept", "layers")
     after = after_node.number(most=len(program.eqns) - 1)
     layers = tuple(item.number(most=after) for item in layers_node.items())
-    inside = InsideReaders(after, (), layers, waits_node.flag())
+    inside = InsideReaders(after, (), layers)
     made = {v for eqn in program.eqns[: inside.end + 1] for v in eqn.outvars}
     values = {name: v for name, v in Names.of(program).values().items() if v in made}
     kept = tuple(values[item.one_of(tuple(values))] for item in kept_node.items())

@@ -5,10 +5,6 @@ bytes to the least time the choice that is expected to keep the budget with the 
 recomputation is compiled (`emit.layers_again`), and XLA's figure corrects the next one.
 There is no schedule: what is made again, and where, is in the program, so that it fuses as
 under a policy.
-
-Where XLA leaves the gradients of weights to the end, layers wait for them
-(`emit.waiting_results`), which keeps fewer bytes, and takes time where they fuse with what
-the optimizer does. So the choice that was found is compiled without that, too.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from coop_jax.search.candidates import (
 )
 
 # Prices of bytes, from one to the next half as high, on either side of the one at which all
-# that waits is worth the time of the step.
+# that is idle is worth the time of the step.
 _HALVINGS = 6
 
 
@@ -98,21 +94,15 @@ class LayerSearch:
             found = self._at_the_end(budget_bytes, errors, tried)
         if found is None:
             return None
-        waiting = next(inside for inside, one in tried.items() if one is found)
-        alone = dataclasses.replace(waiting, waits=False)
-        measured = self._compiled(alone, found.candidate.predicted_bytes)
-        if measured is not None and best_of((found, measured), budget_bytes) is measured:
-            return measured, alone
-        return found, waiting
+        return found, next(inside for inside, one in tried.items() if one is found)
 
     def smallest(self) -> tuple[Measured, InsideReaders] | None:
         """The step that needs the fewest bytes of those compiled, and what it makes again:
-        the choice with the fewest bytes alive among them, with and without waiting."""
+        the choice with the fewest bytes alive among them."""
         choice = self._least()
         if choice is None:
             return None
-        for inside in (choice.inside, dataclasses.replace(choice.inside, waits=False)):
-            self._compiled(inside, self._fixed_bytes + choice.live_bytes)
+        self._compiled(choice.inside, self._fixed_bytes + choice.live_bytes)
         return self.smallest_compiled
 
     @property
@@ -132,8 +122,7 @@ class LayerSearch:
         errors: Mapping[tuple[int, ...], int],
         tried: dict[InsideReaders, Measured],
     ) -> Measured | None:
-        """What keeps the fewest bytes of the division that came nearest, also without
-        waiting: where XLA takes sums over devices apart, waiting may need more."""
+        """What keeps the fewest bytes of the division that came nearest."""
         ends = [
             (self._at(division, 0).live_bytes + error, division)
             for division, error in errors.items()
@@ -142,14 +131,11 @@ class LayerSearch:
             return None
         live_bytes, nearest = min(ends)
         end = self._at(nearest, 0).inside
-        for inside in dict.fromkeys((end, dataclasses.replace(end, waits=False))):
-            if inside not in tried:
-                measured = self._compiled(inside, self._fixed_bytes + live_bytes)
-                if measured is not None:
-                    tried[inside] = measured
-            if (found := best_of(tried.values(), budget_bytes)) is not None:
-                return found
-        return None
+        if end not in tried:
+            measured = self._compiled(end, self._fixed_bytes + live_bytes)
+            if measured is not None:
+                tried[end] = measured
+        return best_of(tried.values(), budget_bytes)
 
     def _compiled(self, inside: InsideReaders, expected_bytes: int) -> Measured | None:
         if inside not in self._measured:
@@ -201,7 +187,7 @@ class LayerSearch:
             def worth(index: int) -> float:
                 return least * (1 + (index >= first))
 
-            inside = dataclasses.replace(layers.kept(boundaries, worth), waits=True)
+            inside = layers.kept(boundaries, worth)
             self._known[key] = _Choice(
                 inside, layers.live_bytes(inside), layers.seconds(inside)
             )
