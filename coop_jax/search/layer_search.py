@@ -98,11 +98,10 @@ class LayerSearch:
 
     def smallest(self) -> tuple[Measured, InsideReaders] | None:
         """The step that needs the fewest bytes of those compiled, and what it makes again:
-        the choice with the fewest bytes alive among them."""
-        choice = self._least()
-        if choice is None:
-            return None
-        self._compiled(choice.inside, self._fixed_bytes + choice.live_bytes)
+        the choice with the fewest bytes alive of every division among them."""
+        for division in self._divisions:
+            end = self._at(division, 0)
+            self._compiled(end.inside, self._fixed_bytes + end.live_bytes)
         return self.smallest_compiled
 
     @property
@@ -122,20 +121,22 @@ class LayerSearch:
         errors: Mapping[tuple[int, ...], int],
         tried: dict[InsideReaders, Measured],
     ) -> Measured | None:
-        """What keeps the fewest bytes of the division that came nearest."""
+        """What keeps the fewest bytes of a division, the likeliest first: XLA may need far
+        more than expected of one of them, and not of another."""
         ends = [
-            (self._at(division, 0).live_bytes + error, division)
-            for division, error in errors.items()
+            (self._at(division, 0).live_bytes + errors.get(division, 0), division)
+            for division in self._divisions
         ]
-        if not ends:
-            return None
-        live_bytes, nearest = min(ends)
-        end = self._at(nearest, 0).inside
-        if end not in tried:
+        for live_bytes, division in sorted(ends):
+            end = self._at(division, 0).inside
+            if end in tried:
+                continue
             measured = self._compiled(end, self._fixed_bytes + live_bytes)
             if measured is not None:
                 tried[end] = measured
-        return best_of(tried.values(), budget_bytes)
+            if (found := best_of(tried.values(), budget_bytes)) is not None:
+                return found
+        return None
 
     def _compiled(self, inside: InsideReaders, expected_bytes: int) -> Measured | None:
         if inside not in self._measured:

@@ -79,8 +79,8 @@ def test_a_step_with_layers_made_again_keeps_budgets_and_values():
     for part in (0.9, 0.7, LEAST_PART):
         before = search.num_compilations
         found = search.best(int(part * whole_bytes))
-        # And what keeps the fewest bytes.
-        assert search.num_compilations - before <= MAX_COMPILATIONS + 1
+        # And what keeps the fewest bytes, of layers and of two at a time.
+        assert search.num_compilations - before <= MAX_COMPILATIONS + 2
         assert found is not None
         measured, inside = found
         assert measured.total_bytes <= part * whole_bytes
@@ -117,7 +117,7 @@ def test_the_smallest_budget_of_layers_works():
     step = traced(layered_step, *arguments(), donate_argnums=0)
     search, tagged = search_of(step)
     measured, inside = search.smallest()
-    assert search.num_compilations == 1
+    assert search.num_compilations == 2  # Of layers and of two at a time.
     assert measured.total_bytes < memory_figures(tagged).total_bytes
     found, again = search.best(measured.total_bytes)
     assert (found, again) == (measured, inside)
@@ -160,7 +160,7 @@ def test_no_choice_keeps_less_than_the_arguments():
     step = traced(layered_step, *arguments(), donate_argnums=0)
     search, tagged = search_of(step)
     assert search.best(memory_figures(tagged).argument_bytes) is None
-    assert search.num_compilations == 1
+    assert search.num_compilations == 2  # Of layers and of two at a time.
 
 
 def test_a_step_without_blocks_has_no_layers():
