@@ -85,7 +85,7 @@ class LateWriter:
         self._made_again: defaultdict[int | None, list[Any]] = defaultdict(list)
         for v, index in self._maker.items() if layers else ():
             self._made_again[self._layer[index]].append(v)
-        self._turns = LayerTurns(self._first_late_reads(after))
+        self._turns = LayerTurns(self._first_late_reads(after) if layers else {})
         self._way_back = _WayBack(program.eqns, self.eqns, self._kept) if layers else None
 
     def write(self, index: int) -> None:
@@ -127,7 +127,7 @@ class LateWriter:
         """By layer where its values that are made again are read first."""
         found: dict[int, list[int]] = {}
         seen: set[Any] = set()
-        for index in range(after + 1, len(self._program.eqns) if self._layers else 0):
+        for index in range(after + 1, len(self._program.eqns)):
             if index in self._forward:
                 continue
             for v in reads(self._program.eqns[index]):
@@ -162,9 +162,9 @@ class LateWriter:
         after = [_compat.new_var(v.aval) for v in before]
         # Fences of a schedule are numbered from 0.
         self.eqns.append(fence_equation(before, after, -1 - len(self._fenced)))
-        if not self._layers:
-            passing = new
-        self._fenced.update(zip(passing, after, strict=False))
+        # Cheap values alone begin no way back: what they wait for is read as it is.
+        behind = passing if self._layers else new
+        self._fenced.update(zip(behind, after, strict=False))
 
     def _make_again(self, index: int) -> None:
         present = ChainMap(self._fenced, self._version)

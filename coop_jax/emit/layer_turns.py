@@ -8,7 +8,6 @@ way back of all other layers. Such a value is made again alone.
 
 from __future__ import annotations
 
-import bisect
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -23,13 +22,10 @@ class LayerTurns:
     def __init__(self, first_reads: Mapping[int, Sequence[int]]) -> None:
         # Most of what a layer makes is read on its own way back.
         self._middle = {
-            layer: statistics.median_low(sorted(found))
-            for layer, found in first_reads.items()
+            layer: statistics.median_low(found) for layer, found in first_reads.items()
         }
-        self._middles = sorted(self._middle.values())
 
     def has_come(self, layer: int, reader: int) -> bool:
         """Whether no other layer's way back lies between a reader and that of this one."""
         middle = self._middle.get(layer, reader)
-        until, since = (bisect.bisect_left(self._middles, at) for at in (middle, reader))
-        return until <= since
+        return not any(reader <= other < middle for other in self._middle.values())

@@ -1,8 +1,5 @@
 """Layer turns: a layer runs again when no other layer's way back is to come before."""
 
-import numpy as np
-import pytest
-
 from coop_jax.emit.layer_turns import LayerTurns
 
 
@@ -17,18 +14,3 @@ def test_a_value_read_on_the_way_back_of_the_head_does_not_begin_the_first_layer
 def test_a_layer_of_which_nothing_is_read_may_always_run():
     assert LayerTurns({}).has_come(3, 10)
     assert LayerTurns({1: [20]}).has_come(3, 10)
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_it_is_what_a_look_at_all_layers_says(seed):
-    choose = np.random.default_rng(seed)
-    reads = {
-        layer: sorted(choose.choice(200, choose.integers(1, 6), replace=False).tolist())
-        for layer in range(choose.integers(1, 6))
-    }
-    turns = LayerTurns(reads)
-    middles = {layer: found[(len(found) - 1) // 2] for layer, found in reads.items()}
-    for layer, middle in middles.items():
-        for reader in range(200):
-            between = [m for m in middles.values() if reader <= m < middle]
-            assert turns.has_come(layer, reader) == (not between)

@@ -235,9 +235,12 @@ def test_no_layer_begins_because_of_what_is_not_of_it_alone(function, arguments)
     ]
     begins = [made for made in products if any(made)]
     assert len(begins) == len(boundaries)
-    # Its first product runs again, and two are on its way back, the first of them before.
+    # Of each its first product runs again, and two are on its way back; the batch of the
+    # step may have no gradient.
     assert all(made.count(True) == 1 for made in begins)
-    assert all(made.count(False) >= 1 for made in begins)
+    *others, first = (made.count(False) for made in begins)
+    assert min(others) >= 2
+    assert first >= 1
 
 
 def two_stacks(weights, x, positions):
