@@ -116,11 +116,14 @@ class Layers:
         return follows and any(map(_has_a_kernel, eqns))
 
     def _ends(self, start: int, covered: int, period: int) -> list[int]:
-        """Where the repetitions end, shifted to where least passes from one to the next."""
+        """Where the repetitions end, shifted to where least passes from one to the next.
+
+        The median: into the first of them an argument may pass, which is no bytes here.
+        """
         ends = np.arange(start, start + covered, period)
         shifted = [ends + shift for shift in range(period)]
         shifted = [some[some < start + covered] for some in shifted]
-        passing = [self._carried[some].mean() for some in shifted]
+        passing = [np.median(self._carried[some]) for some in shifted]
         narrow = [
             some
             for some, size in zip(shifted, passing, strict=True)
@@ -192,11 +195,11 @@ class Layers:
     ) -> InsideReaders:
         """What passes the boundaries, and the cheapest choice of what else is kept.
 
-        Of the last layer nothing runs again: what it computes is read at once. So the
-        second half begins behind the boundaries, and what follows them is left as written.
+        What follows the last boundary is left as written: the last layer too, where its end
+        is not among them.
 
         Arguments:
-            boundaries: the equations that layers end with, but for the last.
+            boundaries: the equations that layers end with.
             worth: the bytes that a second of an equation's recomputation is worth, by the
                 equation's index.
         """

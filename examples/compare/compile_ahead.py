@@ -1,12 +1,13 @@
 """Executables of compared steps, made where their device is not, to be run where it is.
 
     python examples/compare/compile_ahead.py FOLDER --set second --networks moe \\
-        [--target h200] [--at nothing_saveable minimal]
+        [--target h200] [--policies nothing_saveable minimal] [--at minimal]
 
-Per network: the step as written, under every policy, and planned for the bytes of the
-policies of `--at`, compiled for the absent target and serialized, beside an executable
-that makes the step's arguments. `run_ahead.py FOLDER` runs them on a machine that has the
-device and the same version of JAX; the networks themselves are not needed there.
+Per network: the step as written, under policies (default: all), and planned for the bytes
+of the policies of `--at`, compiled for the absent target and serialized, beside an
+executable that makes the step's arguments. `run_ahead.py FOLDER` runs them on a machine
+that has the device and the same version of JAX; the networks themselves are not needed
+there.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--set", choices=SETS, default="second")
     parser.add_argument("--networks", nargs="+", required=True)
     parser.add_argument("--target", default="h200")
+    parser.add_argument("--policies", nargs="+", help="default: all of the network")
     parser.add_argument("--at", nargs="+", default=["nothing_saveable"])
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
@@ -70,7 +72,7 @@ def compile_network(name: str, arguments: argparse.Namespace) -> None:
     )
     policies = default_policies(versions.names)
     rows = [record(folder, versions.unmodified())]
-    for policy in policies:
+    for policy in arguments.policies or policies:
         rows.append(record(folder, versions.checkpoint(policy, policies[policy])))
     by_name = {row.name: row for row in rows}
     for policy in arguments.at:

@@ -127,21 +127,63 @@ def test_no_choice_costs_less_than_the_cut():
     assert num_tried > 5
 
 
-def test_what_passes_boundaries_are_the_residuals_of_layers():
+@pytest.mark.parametrize("of_the_last", [True, False])
+def test_what_passes_boundaries_are_the_residuals_of_layers(of_the_last):
     step = traced(residual_step, *residual_arguments())
     program = step.program
     layers = Layers(program, from_rules(program), TARGET)
     boundaries = layers.blocks()
+    assert len(boundaries) == LAYERS
+    # What leaves the last one as written begins its second half before it.
+    boundaries = boundaries if of_the_last else boundaries[:-1]
     passing = layers.passing(boundaries)
-    assert [v.aval.shape for v in passing] == [(4096, 256)] * (LAYERS - 1)
+    assert [v.aval.shape for v in passing] == [(4096, 256)] * len(boundaries)
     inside = layers.kept(boundaries, lambda index: 1e-3)
     again = names(program, made_again(program, inside))
     # The second product of a layer is only added to what passes.
-    assert again.count("dot_general") == LAYERS - 1
-    dear = layers.kept(boundaries, lambda index: 1e30)
-    assert "dot_general" not in names(program, made_again(program, dear))
-    assert layers.seconds(inside) > layers.seconds(dear)
-    assert layers.live_bytes(inside) < layers.live_bytes(dear)
+    assert again.count("dot_general") == len(boundaries)
+
+
+def attention_step(parameters, x, labels, remat=lambda layer: layer):
+    """Layers of attention and an MLP on an argument, a head that is large beside them, SGD.
+
+    The first layer reads an argument: no bytes pass into it, and as many out of it as out
+    of the others.
+    """
+
+    def normal(y):
+        mean = jnp.mean(y.astype(jnp.float32) ** 2, -1, keepdims=True)
+        return y * jax.lax.rsqrt(mean).astype(y.dtype)
+
+    def layer(y, weights):
+        q, k, v, out, up, down = (w.astype(jnp.bfloat16) for w in weights)
+        z = normal(y)
+        heads = (t.reshape(*t.shape[:2], 4, -1) for t in (z @ q, z @ k, z @ v))
+        y = y + jax.nn.dot_product_attention(*heads).reshape(y.shape) @ out
+        return y + jax.nn.gelu(normal(y) @ up) @ down
+
+    def loss(parameters):
+        layers, head = parameters
+        y = x
+        for weights in layers:
+            y = remat(layer)(y, weights)
+        logits = (y @ head.astype(jnp.bfloat16)).astype(jnp.float32)
+        found = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)
+        return -jnp.mean(found)
+
+    value, gradients = jax.value_and_grad(loss)(parameters)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, parameters, gradients), value
+
+
+def attention_arguments(width=128, words=2048):
+    def weights(*shape):
+        return jax.ShapeDtypeStruct(shape, "float32")
+
+    square, up, down = (weights(width, width), weights(width, 512), weights(512, width))
+    layers = [(square, square, square, square, up, down)] * LAYERS
+    x = jax.ShapeDtypeStruct((8, 256, width), "bfloat16")
+    labels = jax.ShapeDtypeStruct((8, 256), "int32")
+    return (layers, weights(width, words)), x, labels
 
 
 def test_a_layer_runs_again_in_one_stretch_behind_its_fence():
@@ -153,9 +195,9 @@ def test_a_layer_runs_again_in_one_stretch_behind_its_fence():
     inside = layers.kept(boundaries, lambda index: 1e-3)
     writer = written(program, inside)
     fences = [eqn for eqn in writer.eqns if eqn.primitive is fence_p]
-    assert len(fences) == LAYERS - 1
+    assert len(fences) == LAYERS
     passed = {v for eqn in fences for v in reads(eqn)}
-    assert set(program.invars[: 2 * (LAYERS - 1)]) <= passed
+    assert set(program.invars[: 2 * LAYERS]) <= passed
     casts = [
         eqn
         for eqn in writer.eqns[inside.end + 1 :]
@@ -328,23 +370,22 @@ def test_nothing_is_made_again_before_the_way_back():
     "name",
     [pytest.param("h200", marks=NEEDS_CUDA), pytest.param("tpu v5e", marks=NEEDS_TPU)],
 )
-def test_layers_take_about_as_long_as_under_jax_checkpoint(name):
-    """All but the last layer runs again, which takes its values for the others' price."""
-    args = placed(residual_arguments(), named_device(name))
-    step = traced(residual_step, *args, donate_argnums=0)
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [(residual_step, residual_arguments), (attention_step, attention_arguments)],
+)
+def test_layers_are_those_of_jax_checkpoint(name, function, arguments):
+    """All of them run again: no more bytes, and no more time."""
+    args = placed(arguments(), named_device(name))
+    step = traced(function, *args, donate_argnums=0)
     target = target_of(step.device())
     stored = step.backend.stored_values(step.program, compile_tagged(step))
     layers = Layers(step.program, stored, target)
-    boundaries = layers.blocks()
-    inside = layers.kept(boundaries, lambda index: 1e-3)
+    inside = layers.kept(layers.blocks(), lambda index: 1e-30)
     ours = step.compile(with_inside_readers(step.program, inside))
-    policy = jax.jit(
-        lambda weights, x: residual_step(weights, x, jax.checkpoint), donate_argnums=0
-    )
+    policy = jax.jit(lambda *args: function(*args, jax.checkpoint), donate_argnums=0)
     theirs = step.compile_lowered(policy.lower(*args))
-    # Its hidden values, and its weights in bfloat16.
-    of_a_layer = 4096 * (4 * 256 * 2 + 4) + 2 * 256 * 1024 * 2
     needed, allowed = (memory_figures(one).total_bytes for one in (ours, theirs))
-    assert needed <= allowed + of_a_layer
+    assert needed <= 1.01 * allowed
     seconds = [executable_seconds(one, target) for one in (ours, theirs)]
     assert seconds[0] <= 1.01 * seconds[1]
