@@ -47,33 +47,53 @@ def table(rows: list[dict[str, str]]) -> str:
     lines = ["| " + " | ".join(COLUMNS) + " |", "| --- | --- |" + " ---: |" * 7]
     for row in rows:
         written = as_written(rows, row["network"])
-        cells = (
+        cells = [
             row["network"],
             row["name"],
             f"{int(row['bytes']) / 2**20:.0f}",
-            f"{int(row['peak_bytes']) - int(row['bytes'])}",
+            "",
             f"{ratio(row, written, 'price_seconds'):.3f}",
-            f"{ratio(row, written, 'seconds'):.3f}",
-            f"{1e3 * float(row['seconds']):.2f}",
-            f"{100 * float(row['spread']):.1f}",
-            f"{float(row['loss_differs']):.1e}",
-        )
+            *["did not run", "", "", ""],
+        ]
+        if row["seconds"]:
+            cells[3] = f"{int(row['peak_bytes']) - int(row['bytes'])}"
+            cells[5:] = [
+                f"{ratio(row, written, 'seconds'):.3f}",
+                f"{1e3 * float(row['seconds']):.2f}",
+                f"{100 * float(row['spread']):.1f}",
+                f"{float(row['loss_differs']):.1e}",
+            ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def foot(rows: list[dict[str, str]]) -> str:
+    rows = [row for row in rows if row["seconds"]]
     ranks = []
     for network in dict.fromkeys(row["network"] for row in rows):
         ours = [row for row in rows if row["network"] == network]
         prices, times = ([float(r[k]) for r in ours] for k in ("price_seconds", "seconds"))
         ranks.append(f"{network} {spearmanr(prices, times).statistic:.2f}")
     more = [int(row["peak_bytes"]) - int(row["bytes"]) for row in rows]
+    beside = ", ".join(beside_policies(rows))
     return (
-        "Spearman's rank correlation of price and measured seconds: "
+        "Measured seconds of planned steps relative to the policies' at their bytes: "
+        f"{beside}. Spearman's rank correlation of price and measured seconds: "
         f"{', '.join(ranks)}. The allocator's peak exceeds XLA's figure by {min(more)} to "
         f"{max(more)} bytes."
     )
+
+
+def beside_policies(rows: list[dict[str, str]]) -> list[str]:
+    """The measured seconds of each planned step relative to the policy's."""
+    by_name = {(row["network"], row["name"]): row for row in rows}
+    found = []
+    for (network, name), row in by_name.items():
+        planned, _, policy = name.partition(" at ")
+        if planned == "coop_jax":
+            relative = ratio(row, by_name[network, policy], "seconds")
+            found.append(f"{network} at `{policy}` {relative:.3f}")
+    return found
 
 
 def as_written(rows: list[dict[str, str]], network: str) -> dict[str, str]:

@@ -14,6 +14,8 @@ from coop_jax.xla.memory_figures import memory_figures
 pytestmark = pytest.mark.gpu
 
 STEPS = 3
+# Of cuBLAS on Hopper 32 MiB; an H200 wanted 40 MiB more than was planned for an absent one.
+WORKSPACES_BYTES = 64 * 2**20
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +110,8 @@ def test_a_plan_for_an_absent_gpu_starts_on_one_that_is_there(gpu, case, tmp_pat
     started = step.plan(*args)
     assert started.num_compilations == 1
     assert started.measured_bytes <= plan.budget_bytes
-    # The code for the device that is there is chosen by timing, and may want scratch.
-    assert started.measured_bytes == pytest.approx(plan.measured_bytes, rel=0.1)
+    # Products are chosen by timing on the device that is there; cuBLAS's want a workspace.
+    assert abs(started.measured_bytes - plan.measured_bytes) <= WORKSPACES_BYTES
     jax.block_until_ready(step(*args))
 
 
@@ -119,7 +121,8 @@ def test_the_budget_of_the_device(gpu):
         *jax.device_put(args, gpu)
     )
     assert plan.is_unmodified
-    assert plan.budget_bytes == targets.memory_bytes(gpu)
+    memory_bytes = targets.memory_bytes(gpu)
+    assert 0.9 * memory_bytes < plan.budget_bytes <= memory_bytes
 
 
 @pytest.mark.skipif(not _ext.has_cuda, reason="built without CUDA")
