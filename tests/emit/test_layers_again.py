@@ -366,13 +366,18 @@ def test_nothing_is_made_again_before_the_way_back():
             depends.update(writes(eqn))
 
 
+RESIDUAL = residual_step, residual_arguments
+ATTENTION = attention_step, attention_arguments
+
+
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param("h200", marks=NEEDS_CUDA), pytest.param("tpu v5e", marks=NEEDS_TPU)],
-)
-@pytest.mark.parametrize(
-    ("function", "arguments"),
-    [(residual_step, residual_arguments), (attention_step, attention_arguments)],
+    ("name", "function", "arguments"),
+    [
+        pytest.param("h200", *RESIDUAL, marks=NEEDS_CUDA),
+        pytest.param("h200", *ATTENTION, marks=[NEEDS_CUDA, pytest.mark.slow]),
+        pytest.param("tpu v5e", *RESIDUAL, marks=NEEDS_TPU),
+        pytest.param("tpu v5e", *ATTENTION, marks=NEEDS_TPU),
+    ],
 )
 def test_layers_are_those_of_jax_checkpoint(name, function, arguments):
     """All of them run again: no more bytes, and no more time."""
