@@ -6,7 +6,8 @@
 executable is called once, from the fewest bytes to the most, and the allocator's own peak
 is read after it (of one network to a process: the peak is the process's); all start from
 one state, and their losses are compared with that of the step as written; then they are
-timed in turns, each call waited for.
+timed in turns, each call waited for. Rows of a network that does not run are without what
+would be measured.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from coop_jax.base.custom_calls import register_targets
 
 _SAMPLE_SECONDS = 0.05
 _AS_WRITTEN = "unmodified"
+_MEASURED = ("peak_bytes", "loss", "seconds", "spread", "loss_differs")
 
 
 def main() -> None:
@@ -55,7 +57,8 @@ def main() -> None:
         except Exception as error:
             # Time with the device may be short: one network that fails ends no others.
             print(f"{name}: {type(error).__name__}: {str(error)[:2000]}", flush=True)
-            continue
+            compiled = read_rows(arguments.folder / name)
+            rows = [row | dict.fromkeys(_MEASURED, "") for row in compiled]
         here = {
             "device": jax.devices()[0].device_kind,
             "driver": driver(),

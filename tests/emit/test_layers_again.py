@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from emit.layered_steps import LAYERS, residual_arguments, residual_step
 from random_programs import random_function, random_materialization
 from steps import (
-    NEEDS_CUDA,
-    NEEDS_TPU,
     TARGET,
     assert_trees_equal,
     mlp_arguments,
@@ -18,7 +17,6 @@ from steps import (
     traced,
 )
 
-from coop_jax.compile.as_written import compile_tagged
 from coop_jax.emit.fence import fence_p
 from coop_jax.emit.inside_readers import (
     InsideReaders,
@@ -29,38 +27,8 @@ from coop_jax.emit.inside_readers import (
 from coop_jax.emit.layers_again import Layers
 from coop_jax.emit.retention_cut import minimum_cut
 from coop_jax.graph.stored_values import from_rules
-from coop_jax.targets import target_of
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import may_run_again
-from coop_jax.xla.absent_devices import named_device, placed
-from coop_jax.xla.executable_seconds import executable_seconds
-from coop_jax.xla.memory_figures import memory_figures
-
-LAYERS = 4
-
-
-def residual_step(weights, x, remat=lambda layer: layer):
-    """Layers in the way of a transformer's MLP; the weights are cast, and updated."""
-
-    def layer(y, pair):
-        first, second = (w.astype(jnp.bfloat16) for w in pair)
-        return y + jax.nn.gelu(y @ first) @ second
-
-    def loss(weights):
-        y = x
-        for pair in weights:
-            y = remat(layer)(y, pair)
-        return jnp.mean(y.astype(jnp.float32) ** 2)
-
-    value, gradients = jax.value_and_grad(loss)(weights)
-    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients), value
-
-
-def residual_arguments(width=256, tokens=4096):
-    wide = jax.ShapeDtypeStruct((width, 4 * width), "float32")
-    back = jax.ShapeDtypeStruct((4 * width, width), "float32")
-    x = jax.ShapeDtypeStruct((tokens, width), "bfloat16")
-    return [(wide, back)] * LAYERS, x
 
 
 def random_case(seed, length=60):
@@ -142,48 +110,10 @@ def test_what_passes_boundaries_are_the_residuals_of_layers(of_the_last):
     again = names(program, made_again(program, inside))
     # The second product of a layer is only added to what passes.
     assert again.count("dot_general") == len(boundaries)
-
-
-def attention_step(parameters, x, labels, remat=lambda layer: layer):
-    """Layers of attention and an MLP on an argument, a head that is large beside them, SGD.
-
-    The first layer reads an argument: no bytes pass into it, and as many out of it as out
-    of the others.
-    """
-
-    def normal(y):
-        mean = jnp.mean(y.astype(jnp.float32) ** 2, -1, keepdims=True)
-        return y * jax.lax.rsqrt(mean).astype(y.dtype)
-
-    def layer(y, weights):
-        q, k, v, out, up, down = (w.astype(jnp.bfloat16) for w in weights)
-        z = normal(y)
-        heads = (t.reshape(*t.shape[:2], 4, -1) for t in (z @ q, z @ k, z @ v))
-        y = y + jax.nn.dot_product_attention(*heads).reshape(y.shape) @ out
-        return y + jax.nn.gelu(normal(y) @ up) @ down
-
-    def loss(parameters):
-        layers, head = parameters
-        y = x
-        for weights in layers:
-            y = remat(layer)(y, weights)
-        logits = (y @ head.astype(jnp.bfloat16)).astype(jnp.float32)
-        found = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)
-        return -jnp.mean(found)
-
-    value, gradients = jax.value_and_grad(loss)(parameters)
-    return jax.tree.map(lambda w, g: w - 0.1 * g, parameters, gradients), value
-
-
-def attention_arguments(width=128, words=2048):
-    def weights(*shape):
-        return jax.ShapeDtypeStruct(shape, "float32")
-
-    square, up, down = (weights(width, width), weights(width, 512), weights(512, width))
-    layers = [(square, square, square, square, up, down)] * LAYERS
-    x = jax.ShapeDtypeStruct((8, 256, width), "bfloat16")
-    labels = jax.ShapeDtypeStruct((8, 256), "int32")
-    return (layers, weights(width, words)), x, labels
+    dear = layers.kept(boundaries, lambda index: 1e30)
+    assert "dot_general" not in names(program, made_again(program, dear))
+    assert layers.seconds(inside) > layers.seconds(dear)
+    assert layers.live_bytes(inside) < layers.live_bytes(dear)
 
 
 def test_a_layer_runs_again_in_one_stretch_behind_its_fence():
@@ -364,33 +294,3 @@ def test_nothing_is_made_again_before_the_way_back():
             assert any(v in depends for v in reads(eqn)[-1:]), "the last is of the way back"
         if any(v in depends for v in reads(eqn)):
             depends.update(writes(eqn))
-
-
-RESIDUAL = residual_step, residual_arguments
-ATTENTION = attention_step, attention_arguments
-
-
-@pytest.mark.parametrize(
-    ("name", "function", "arguments"),
-    [
-        pytest.param("h200", *RESIDUAL, marks=NEEDS_CUDA),
-        pytest.param("h200", *ATTENTION, marks=[NEEDS_CUDA, pytest.mark.slow]),
-        pytest.param("tpu v5e", *RESIDUAL, marks=NEEDS_TPU),
-        pytest.param("tpu v5e", *ATTENTION, marks=NEEDS_TPU),
-    ],
-)
-def test_layers_are_those_of_jax_checkpoint(name, function, arguments):
-    """All of them run again: no more bytes, and no more time."""
-    args = placed(arguments(), named_device(name))
-    step = traced(function, *args, donate_argnums=0)
-    target = target_of(step.device())
-    stored = step.backend.stored_values(step.program, compile_tagged(step))
-    layers = Layers(step.program, stored, target)
-    inside = layers.kept(layers.blocks(), lambda index: 1e-30)
-    ours = step.compile(with_inside_readers(step.program, inside))
-    policy = jax.jit(lambda *args: function(*args, jax.checkpoint), donate_argnums=0)
-    theirs = step.compile_lowered(policy.lower(*args))
-    needed, allowed = (memory_figures(one).total_bytes for one in (ours, theirs))
-    assert needed <= 1.01 * allowed
-    seconds = [executable_seconds(one, target) for one in (ours, theirs)]
-    assert seconds[0] <= 1.01 * seconds[1]
