@@ -172,8 +172,9 @@ class Backend:
         return dataclasses.replace(stored, resharded=attribution.resharded_copies())
 
     def _attribution(
-        self, program: Program, compiled: Any, *, keeps_constants: bool = False
+        self, program: Program, compiled: Any, **habits: bool
     ) -> Attribution | None:
+        """The buffers of a compiled step, attributed; `habits` as of `Attribution`."""
         module = read_stored_module(compiled)
         if module is None:
             return None
@@ -181,4 +182,4 @@ class Backend:
         if program.mapped is None:
             shardings = _compat.input_shardings(compiled)
             num_partitions = max((len(s.device_set) for s in shardings), default=1)
-        return Attribution(program, module, num_partitions, keeps_constants=keeps_constants)
+        return Attribution(program, module, num_partitions, **habits)

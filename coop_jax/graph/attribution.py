@@ -25,6 +25,7 @@ from coop_jax.graph.scatter_add import accumulations
 from coop_jax.graph.stored_values import SCOPE, InPlace, StoredValues
 from coop_jax.graph.unattributed_buffers import (
     buffers_of_kept_constants,
+    readers_of,
     readers_of_unnamed,
 )
 from coop_jax.trace.costs import aval_bytes
@@ -52,6 +53,8 @@ class Attribution:
         num_partitions: devices that the program is partitioned over.
         keeps_constants: arrays that depend on no argument are kept from the beginning of
             the step, whatever fences it has, as XLA:CPU does.
+        has_other_forms: a value may lie in a buffer of more bytes than it has, as those of
+            convolutions by XLA:TPU.
 
     Attributes:
         consumers: the equations that read a value, by variable.
@@ -66,6 +69,7 @@ class Attribution:
         num_partitions: int = 1,
         *,
         keeps_constants: bool = False,
+        has_other_forms: bool = False,
     ) -> None:
         self.program = program
         self.module = module
@@ -100,6 +104,8 @@ class Attribution:
         )
         self._copies: list[tuple[Any, StoredBuffer]] = []
         self._unmapped = self._lasting = self._kept_constants = 0
+        self._has_other_forms = has_other_forms
+        self._users = module.users()
         late = len(program.eqns) // _LASTING
         kept = (
             buffers_of_kept_constants(module, equation_of, late)
@@ -175,6 +181,8 @@ class Attribution:
             self._copies.append((value, buffer))
         elif value is not None:
             self._store(value, buffer)
+        elif named and (other_form := self._in_another_form(named[0], buffer)) is not None:
+            self._store(other_form, buffer)
         elif named:
             self._workspace[named[0]] = max(self._workspace[named[0]], buffer.size_bytes)
             if at is not None:
@@ -189,6 +197,19 @@ class Attribution:
         self._stored[value] = max(self._stored.get(value, 0), size_bytes)
         self.kept[value] = max(self.kept.get(value, buffer), buffer, key=_LIFETIME)
         self.value_sizes[value].append(buffer.value_sizes)
+
+    def _in_another_form(self, equation: int, buffer: StoredBuffer) -> Any | None:
+        """The value that a buffer of another size holds; None if it is scratch, which no
+        other equation reads, nor any much later."""
+        if not self._has_other_forms or equation >= len(self.program.eqns):
+            return None
+        made = writes(self.program.eqns[equation])
+        if len(made) != 1 or buffer.size_bytes < aval_bytes(made[0].aval):
+            return None
+        readers = readers_of(self.module, self._users, buffer)
+        named = (equation_of(self.module.instructions[number]) for number in readers)
+        is_read_elsewhere = any(reader not in (None, equation) for reader in named)
+        return made[0] if is_read_elsewhere or self._is_lasting(buffer) else None
 
     def _attribute_copies(self) -> None:
         """Count resharded copies as scratch of their readers; as the value itself where it

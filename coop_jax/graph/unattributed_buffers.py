@@ -50,7 +50,7 @@ def readers_of_unnamed(
     """
     buffers = tuple(buffers)
     users = module.users()
-    places = [tuple(_readers(module, users, buffer)) for buffer in buffers]
+    places = [tuple(readers_of(module, users, buffer)) for buffer in buffers]
     found: dict[int, int] = {}
 
     def owner(instruction: int) -> int:
@@ -125,7 +125,7 @@ def buffers_of_kept_constants(
     )
 
 
-def _readers(
+def readers_of(
     module: StoredModule, users: dict[int, list[int]], buffer: StoredBuffer
 ) -> Iterator[int]:
     """The instructions that read a buffer, in XLA's order as far as it is direct."""

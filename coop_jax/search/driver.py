@@ -107,10 +107,10 @@ class BudgetSearch:
     def run(self, budget_bytes: int) -> Measured:
         """The best plan found whose budget XLA's figure confirms.
 
-        The set of budgets that work does not depend on the given one: where it is
-        uncertain whether that works, the tightest plans are compiled first, and they are
-        the same for all budgets. On host devices plans for the budget come before them,
-        and are enough where one keeps the budget.
+        Where it is uncertain whether a budget works, plans that are expected to keep it are
+        enough if one does. Else the tightest plans are compiled, which are the same for all
+        budgets: one that was named before works. Where plans for many pools are made for
+        one budget, the tightest come first.
 
         Raises:
             InfeasibleBudgetError: at once for a budget below the bytes that no plan can go
@@ -124,11 +124,12 @@ class BudgetSearch:
         found, is_tried, num_left = None, False, MAX_COMPILATIONS
         if not is_tight:
             found = self._likely(search, budget_bytes, num_left)
-        elif self.problem.is_gathered_early:
+        elif not self.sweeps:
             # The tightest take a bisection, which is longer than to compile two plans.
             num_left = MAX_BESIDE_TIGHTEST
-            found = self._likely(search, budget_bytes, num_left)
-            is_tried = True  # Asked again, it says the same.
+            found = search.best(budget_bytes, num_left, compiles_unlikely=False)
+            # Asked again, it says the same.
+            is_tried = self.problem.is_gathered_early
         if found is None:
             found = search.tightest(budget_bytes)
             if not found.keeps(budget_bytes):

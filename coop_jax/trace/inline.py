@@ -1,13 +1,13 @@
 """Inline: a training step to one flat program.
 
 The complete step, with its gradients and its optimizer, becomes one straight line of
-equations. Calls are inlined (`jit`, `custom_jvp`, `custom_vjp`, `checkpoint`,
-`closed_call`), equal pure equations are merged and dead ones removed, as XLA would do
-anyway. Only so a recomputation that `jax.checkpoint` inserted counts as the tensor that
-it duplicates, and the planner decides about it itself. A `scan` that is no loop for XLA, of
-one iteration or unrolled, is calls of its body (`trace.unrolled`). Other loops, branches,
-`shard_map`, Pallas and FFI calls stay single operations; a step that is one `shard_map` is
-handled by `trace.mapped`. Source lines and name stacks are kept.
+equations. Calls are inlined (`trace.calls`), equal pure equations are merged and dead ones
+removed, as XLA would do anyway. Only so a recomputation that `jax.checkpoint` inserted
+counts as the tensor that it duplicates, and the planner decides about it itself. A `scan`
+that is no loop for XLA, of one iteration or unrolled, is calls of its body
+(`trace.unrolled`). Other loops, branches, `shard_map`, Pallas and FFI calls stay single
+operations; a step that is one `shard_map` is handled by `trace.mapped`. Source lines and
+name stacks are kept.
 """
 
 from __future__ import annotations
@@ -19,26 +19,12 @@ import jax
 
 from coop_jax.base import _compat, _compat_typed
 from coop_jax.base._compat import DropVar, Literal
+from coop_jax.trace.calls import called_jaxpr, operands_of_call
 from coop_jax.trace.costs import ELEMENTWISE
 from coop_jax.trace.cse import merge_equal, without_dead
 from coop_jax.trace.high_level import expanded
 from coop_jax.trace.program import Program, reads
 from coop_jax.trace.unrolled import entries_of, is_unrolled, order_of_iterations, stack_of
-
-# By primitive name, the parameter that holds the called jaxpr.
-_CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "call_jaxpr",
-    "remat": "jaxpr",
-    "remat2": "jaxpr",
-    "checkpoint": "jaxpr",
-}
-
 
 # Calls whose lowering puts a barrier around the recomputation inside of them.
 CHECKPOINTS = ("remat", "remat2", "checkpoint")
@@ -133,7 +119,7 @@ class _Inliner:
         for eqn in jaxpr.eqns:
             invars = [read(v) for v in eqn.invars]
             info = source_info_of(eqn)
-            called = _called_jaxpr(eqn) or expanded(eqn)
+            called = called_jaxpr(eqn) or expanded(eqn)
             if _is_identity(eqn):
                 outvars = invars
             elif self._takes_loops_apart and is_unrolled(eqn):
@@ -147,7 +133,8 @@ class _Inliner:
                     eqn.replace(invars=invars, outvars=outvars, source_info=info)
                 )
             else:
-                outvars = self._inline_call(eqn, called, invars, info)
+                operands = operands_of_call(eqn, invars)
+                outvars = self._inline_call(eqn, called, operands, info)
             for var, value in zip(eqn.outvars, outvars, strict=True):
                 env[var] = value
         return [read(v) for v in jaxpr.outvars]
@@ -233,11 +220,6 @@ class _Inliner:
             inner, consts = _compat.open_jaxpr(closed)
             constrained += self.inline(inner, [atom], consts, lambda _: info)
         return constrained
-
-
-def _called_jaxpr(eqn: Any) -> Any | None:
-    parameter = _CALLS.get(eqn.primitive.name)
-    return None if parameter is None else eqn.params.get(parameter)
 
 
 def _keeps_apart(eqn: Any) -> bool:

@@ -159,11 +159,9 @@ def with_rules(function, seed):
 
 
 @quietly
-@pytest.mark.parametrize(
-    "seed",
-    # Five seconds each: most operations are compiled one by one.
-    [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))],
-)
+# Five seconds each: most operations are compiled one by one.
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
 def test_random_programs_under_transformations(seed):
     function, (floats, integers, flags, key) = random_function(seed, 18)
     step = with_rules(function, seed)

@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from graph.volume_steps import volume_shapes, volume_step
 from mapped_steps import mapped_plan
 from models import transformer_problem
 from steps import (
@@ -377,6 +378,26 @@ def test_what_is_read_of_a_step_on_an_absent_tpu(on_a_v5e, name, field):
     )
     assert getattr(with_it, field)
     assert getattr(with_it, field) != getattr(without_it, field)
+
+
+@NEEDS_TPU
+def test_other_forms():
+    """Results of convolutions in the bytes of the parts that they are divided into."""
+    shapes = absent_devices.placed(volume_shapes(), absent_devices.named_device("v5e"))
+    step = traced(volume_step, *shapes)
+    tagged = step.compile(stored_values.tag(step.program))
+    on, off = (
+        b.stored_values(step.program, tagged) for b in on_and_off("tpu", "other_forms")
+    )
+    convolved = [
+        eqn.outvars[0]
+        for eqn in step.program.eqns
+        if eqn.primitive.name == "conv_general_dilated"
+    ]
+    assert (
+        max(on.stored_bytes.get(v, 0) - off.stored_bytes.get(v, 0) for v in convolved) > 0
+    )
+    assert sum(on.workspace_bytes.values()) < sum(off.workspace_bytes.values())
 
 
 def test_vmem():

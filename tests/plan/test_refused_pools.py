@@ -91,6 +91,7 @@ def orders(seed):
     return graphs, [smallest_pool(one, OPTIONS).pool_bytes for one in graphs]
 
 
+@pytest.mark.slow
 def test_a_later_order_may_have_the_smallest_pool():
     swapped = 0
     for seed in range(6):

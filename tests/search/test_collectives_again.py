@@ -83,7 +83,7 @@ STEPS = {
     "in each layer": functools.partial(parts, summed, ROWS),
     "gathered in each layer": functools.partial(parts, gathered, ALL),
 }
-SLOW = ("whole", "whole and gathered")
+SLOW = ("whole", "whole and gathered", "whole without check_vma")
 
 
 def arguments(batch):

@@ -108,7 +108,7 @@ def equal(compiled, others, args):
 @pytest.mark.parametrize(
     "style",
     [
-        pytest.param(style, marks=() if style in ("fsdp", "both") else pytest.mark.slow)
+        pytest.param(style, marks=() if style == "both" else pytest.mark.slow)
         for style in STYLES
     ],
 )

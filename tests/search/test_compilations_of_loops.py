@@ -78,7 +78,7 @@ def refused(step, args):
 @pytest.mark.parametrize(
     ("make", "most"),
     [
-        (scanned, 15),
+        pytest.param(scanned, 15, marks=pytest.mark.slow),
         (until_done, 8),
         (skipped, 9),
         pytest.param(recurrent, 8, marks=pytest.mark.slow),

@@ -175,6 +175,7 @@ def test_unlikely_plans_come_after_the_tightest(monkeypatch):
 
 
 @NEEDS_UNNAMED_GATHERS
+@pytest.mark.slow
 def test_unlikely_plans_are_not_compiled():
     traced = TracedStep.trace(fsdp_step, {"donate_argnums": 0}, arguments(), {})
     problem = problem_of(traced, "search", str, compile_tagged(traced), XLA_PLACES)

@@ -101,6 +101,7 @@ def test_budgets_from_all_to_the_smallest_are_kept_and_less_room_takes_no_less_t
         overhead = plan.compute_overhead
 
 
+@pytest.mark.slow
 def test_less_is_needed_than_with_every_policy_for_the_body():
     step, args = wide()
     smallest = smallest_of(step, args, QUICK)
@@ -110,6 +111,7 @@ def test_less_is_needed_than_with_every_policy_for_the_body():
         assert smallest <= bytes_of(by_hand, args)
 
 
+@pytest.mark.slow
 def test_training_goes_the_same_way():
     step, (w, x) = wide()
     budget = smallest_of(step, (w, x), QUICK) * 11 // 10
@@ -129,6 +131,7 @@ def test_training_goes_the_same_way():
     assert largest_difference(*states) < 1e-5
 
 
+@pytest.mark.slow
 def test_the_report_says_what_iterations_keep_and_what_runs_again():
     step, args = wide()
     smallest, as_written = smallest_of(step, args, QUICK), bytes_of(step, args)

@@ -111,6 +111,7 @@ STEPS = {
 
 @needs_four_devices
 @pytest.mark.parametrize("name", STEPS)
+@pytest.mark.slow
 def test_budgets_down_to_the_smallest_are_kept_with_the_same_results(name):
     step, args = STEPS[name](lambda body: body)
     as_written = jax.jit(step).lower(*args).compile()

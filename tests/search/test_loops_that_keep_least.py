@@ -45,6 +45,7 @@ def figures(compiled):
 
 
 @pytest.mark.parametrize("share", [1, 1.5])
+@pytest.mark.slow
 def test_no_plan_is_slower_than_to_keep_nothing(share):
     step, args = convolutional()
     by_hand = jax.jit(convolutional(jax.checkpoint)[0]).lower(*args).compile()
@@ -54,6 +55,7 @@ def test_no_plan_is_slower_than_to_keep_nothing(share):
     assert figures(planned.lower(*args).compile())[1] <= 1.02 * seconds
 
 
+@pytest.mark.slow
 def test_what_is_slower_by_more_than_the_model_misses_is_not_tried(monkeypatch):
     step, args = convolutional()
     counts = []

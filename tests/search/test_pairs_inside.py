@@ -32,6 +32,7 @@ def smallest_outside(step, args):
 
 
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.slow
 def test_layers_over_time_fit_as_with_checkpoints_of_both_bodies(size, tmp_path):
     layers, length = size
     step, args = stacked_recurrent(*size)

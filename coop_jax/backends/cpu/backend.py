@@ -91,7 +91,7 @@ class CpuBackend(Backend):
         return 0 if module is None else copied_arguments_bytes(module)
 
     def _attribution(
-        self, program: Program, compiled: Any, *, keeps_constants: bool = True
+        self, program: Program, compiled: Any, **habits: bool
     ) -> Attribution | None:
-        keeps_constants &= self.has(KEPT_CONSTANTS)
-        return super()._attribution(program, compiled, keeps_constants=keeps_constants)
+        habits["keeps_constants"] = self.has(KEPT_CONSTANTS)
+        return super()._attribution(program, compiled, **habits)

@@ -22,6 +22,7 @@ from coop_jax.backends.tpu.quirks import (
     FUSIONS_IN_PLACE,
     GOOD_PACKING,
     ORDER_AS_WRITTEN,
+    OTHER_FORMS,
     POOL_SWEEP,
     TPU_QUIRKS,
     VMEM,
@@ -93,6 +94,12 @@ class TpuBackend(Backend):
         graphs = [build_graph(program, late, target, early=e) for e in (False, True)]
         alive = min(bytes_alive(g, unconstrained(g, options), self.without) for g in graphs)
         return sum(stored.early_bytes.values()) + alive
+
+    def _attribution(
+        self, program: Program, compiled: Any, **habits: bool
+    ) -> Attribution | None:
+        habits["has_other_forms"] = self.has(OTHER_FORMS)
+        return super()._attribution(program, compiled, **habits)
 
     def _read(self, attribution: Attribution) -> StoredValues:
         in_place = "fusions" if self.has(FUSIONS_IN_PLACE) else "elementwise"

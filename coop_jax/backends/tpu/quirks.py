@@ -56,6 +56,16 @@ FUSIONS_IN_PLACE = Quirk(
     ("_read",),
     "backends/tpu/test_heap.py",
 )
+OTHER_FORMS = Quirk(
+    "other_forms",
+    "A convolution of few images is one of many parts of them, each with the margin that "
+    "its neighbours read: its operands, results and masks are stored so, in several times "
+    "their bytes. A buffer of another size is its equation's value if others read it.",
+    _VERSIONS,
+    "coop_jax.graph.attribution",
+    ("_attribution",),
+    "graph/test_other_forms.py",
+)
 VMEM = Quirk(
     "vmem",
     "XLA moves values to a memory on the chip while they wait for less than a number of"
@@ -121,6 +131,7 @@ TPU_QUIRKS = (
     BF16_STORAGE,
     COPY_TABLES,
     FUSIONS_IN_PLACE,
+    OTHER_FORMS,
     VMEM,
     LIST_SCHEDULE,
     ORDER_AS_WRITTEN,

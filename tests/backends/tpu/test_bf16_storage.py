@@ -59,6 +59,7 @@ def stored_everywhere(program):
 
 @hypothesis.settings(max_examples=15)
 @hypothesis.given(seed=st.integers(0, 2**16), rate=st.sampled_from([0.05, 0.3, 1.0]))
+@pytest.mark.slow
 def test_what_is_rounded_passes_every_fence_rounded(seed, rate):
     """Small whole numbers are the same in half precision: so are the results, to a bit."""
     step = traced(products_step, *arguments())

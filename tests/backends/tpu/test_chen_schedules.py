@@ -89,6 +89,7 @@ def with_addresses(graph, schedule):
 
 
 @hypothesis.given(seed=st.integers(0, 2**16))
+@pytest.mark.slow
 def test_layered_plans_are_valid_and_keep_every_value(seed):
     """Random steps have no layers: wherever they are divided, nothing may change."""
     step, arguments, graph = random_graph(seed)
