@@ -102,7 +102,9 @@ class SizeSearch:
                 if further is None:
                     return
                 index = further
-            if self.step(index).keeps(self._budget_bytes):
+            # As a miss of another one says; between two, a miss would cost one more.
+            is_expected = self._fits < 0 and self._misses < len(self._sizes)
+            if self.step(index).keeps(self._budget_bytes, is_expected=is_expected):
                 self._fits = index
                 self._known_to_fit.append(index)
             else:

@@ -129,14 +129,21 @@ class SizedStep:
         expected_bytes = problem.planned_bytes(graph, smallest.schedule)
         self._know(min(expected_bytes, self._tagged_bytes()), is_measured=False)
 
-    def keeps(self, budget_bytes: int) -> bool:
+    def keeps(self, budget_bytes: int, *, is_expected: bool) -> bool:
         """Whether its smallest plans keep a budget, as those compiled show by which `fit`
-        would refuse it; of a step with loops, whether `fit` has a plan."""
+        would refuse it; of a step with loops, whether `fit` has a plan.
+
+        Arguments:
+            is_expected: whether other sizes show that it does: then the plan that `fit`
+                takes is compiled, and the smallest only if that does not keep the budget.
+        """
         self.read()
         if self._search is None or self._tagged_bytes() <= budget_bytes:
             return self._is_fitted(budget_bytes)
         if self._search.is_refused_at_once(budget_bytes):
             return False
+        if is_expected and self._search.expected(budget_bytes) is not None:
+            return True
         found = self._search.tightest(budget_bytes)
         self._know(found.total_bytes, is_measured=True)
         return found.keeps(budget_bytes)

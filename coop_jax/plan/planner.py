@@ -122,17 +122,26 @@ def smallest_pool(graph: StepGraph, options: PlanOptions) -> SmallestPool:
     return smallest_of([graph], options)[1]
 
 
+def small_pools(graphs: Sequence[StepGraph], options: PlanOptions) -> list[Any]:
+    """A small pool for each of a step's orders, by bisection with little effort."""
+    tried = at_once(lambda graph: _ext.minimum_pool_quickly(graph.core, options), graphs)
+    quick = [pool for pool in tried if pool is not None]
+    assert len(quick) == len(tried), "without eviction nothing is recomputed"
+    return quick
+
+
 def smallest_of(
-    graphs: Sequence[StepGraph], options: PlanOptions
+    graphs: Sequence[StepGraph], options: PlanOptions, quick: Sequence[Any] | None = None
 ) -> tuple[StepGraph, SmallestPool]:
     """The smallest pool that can be planned in any of a step's orders, by bisection.
 
     All orders are bisected with little effort. With all of it the most promising one comes
     first: of the others nothing more is planned than shows that theirs are larger.
+
+    Arguments:
+        quick: what `small_pools` returns for the same; None: it is asked.
     """
-    tried = at_once(lambda graph: _ext.minimum_pool_quickly(graph.core, options), graphs)
-    quick = [pool for pool in tried if pool is not None]
-    assert len(quick) == len(tried), "without eviction nothing is recomputed"
+    quick = small_pools(graphs, options) if quick is None else quick
     first = min(range(len(quick)), key=lambda number: quick[number].capacity)
     core = graphs[first].core
     most = _ext.minimum_pool_from(core, options, quick[first])

@@ -188,9 +188,16 @@ class BudgetSearch:
         is_known = best_of(self.problem.measured, budget_bytes) is not None
         return budget_bytes < self._refusals.least.bytes and not is_known
 
+    def expected(self, budget_bytes: int) -> Measured | None:
+        """The plan that `run` compiles first, if it keeps the budget; None if it does not,
+        or if the tightest plans come first."""
+        if self.sweeps:
+            return None
+        return self._search().best(budget_bytes, 1, compiles_unlikely=False)
+
     def tightest(self, budget_bytes: int) -> Measured:
         """The first of the tightest plans that keeps a budget, or else the smallest: those
-        that `run` compiles, too, where the budget is tight."""
+        that `run` compiles, too, where no other plan keeps it."""
         return self._search().tightest(budget_bytes)
 
     def smallest(self, num_left: int = MAX_TIGHTEST) -> Measured:

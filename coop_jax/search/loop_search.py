@@ -177,13 +177,14 @@ class LoopSearch:
         """Compiles plans of a stretch, until one uses a budget well or no place is left;
         the last plan if no other keeps the budget."""
         stretch = self._stretches[number]
-        low, high = stretch.low, stretch.high
+        low, high = stretch.low, None  # None: that of the stretch.
         too_large = small_enough = None  # Place and figure of the plans next to the budget.
         num_misses = further_bytes = 0
         for _ in range(MAX_COMPILATIONS_OF_LOOPS):
-            at = self._aim(budget_bytes - further_bytes, low, high)
+            at = self._aim(budget_bytes - further_bytes, stretch, low, high)
             if too_large is not None and small_enough is not None:
                 # XLA's figure need not follow a pool, or what stacks save by ours.
+                assert high is not None, "that of the plan that keeps the budget"
                 if stretch.bodies is not None or at in (low, high):
                     at = _between(too_large, small_enough, budget_bytes)
                     at = max(low, min(high, at))
@@ -206,7 +207,7 @@ class LoopSearch:
                     # Every miss makes the step longer.
                     further_bytes = -slack * num_misses
                     num_misses += 1
-            if low > high:
+            if low > (stretch.at_most(low) if high is None else high):
                 break
         if self._fastest_that_keeps(budget_bytes) is None:
             self._measure(number, stretch.high, budget_bytes)
@@ -278,10 +279,12 @@ class LoopSearch:
             found = self._fastest_that_keeps(budget_bytes) or found
         return found
 
-    def _aim(self, budget_bytes: int, low: int, high: int) -> int:
-        """The place between two of a stretch that is expected to keep a budget."""
+    def _aim(self, budget_bytes: int, stretch: Stretch, low: int, high: int | None) -> int:
+        """The place between two of a stretch, or from one to its end, that is expected to
+        keep a budget."""
         saved_bytes = (self._rest_bytes - budget_bytes) * self._num_devices
-        return max(low, min(high, saved_bytes))
+        most = stretch.at_most(saved_bytes) if high is None else min(high, saved_bytes)
+        return max(low, most)
 
     def _measure(self, number: int, at: int, budget_bytes: int = 0) -> PlannedLoops:
         """The plan at a place of a stretch, compiled: to run, if it is expected to keep a

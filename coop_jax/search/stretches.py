@@ -56,21 +56,46 @@ class Stretch:
     """Plans between two numbers of saved bytes, on one device or several together.
 
     Attributes:
-        low, high: of the first and of the last plan.
+        ends: the numbers of the first and of the last plan of a menu; None: bodies are
+            planned, of which `high` is found when it is asked for.
         base: the program that it plans loops of, with those that are planned before.
         base_bytes: bytes that the first plan of its menu, or its bodies as they are, save.
         menu: the plans of the pairs; None: bodies are planned.
         bodies: the bodies; None: pairs are planned.
+        is_last_alone: whether the plan of bodies that saves most is the only one.
     """
 
-    low: int
-    high: int
+    ends: tuple[int, int] | None
     base: LoopsOfProgram
     base_bytes: int
     menu: Menu | None = None
     bodies: TightBodies | None = None
+    is_last_alone: bool = False
     # By number of saved bytes: to plan bodies takes longer than to compile them.
     _plans: dict[int, tuple[LoopsOfProgram, int]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def low(self) -> int:
+        """Bytes that the first plan saves."""
+        if self.ends is not None:
+            return self.ends[0]
+        return self.high if self.is_last_alone else self.base_bytes + 1
+
+    @property
+    def high(self) -> int:
+        """Bytes that the last plan saves."""
+        if self.ends is not None:
+            return self.ends[1]
+        assert self.bodies is not None, "a stretch is of pairs or of bodies"
+        return self.base_bytes + self.bodies.most_saved_bytes
+
+    def at_most(self, saved_bytes: int) -> int:
+        """So many bytes, or those of the last plan if these are fewer, which takes long to
+        know of bodies."""
+        if self.bodies is not None:
+            if saved_bytes <= self.base_bytes + self.bodies.quickly_saved_bytes:
+                return saved_bytes
+        return min(self.high, saved_bytes)
 
     def goes_on_from(self, other: Stretch) -> bool:
         """Whether it plans more of the loops of the last plan of the one before it."""
@@ -137,7 +162,8 @@ def _of_pairs(
 ) -> Iterator[Stretch]:
     """The stretches of a menu, each with those inside of its last plan."""
     for low, high in menu.stretches:
-        stretch = Stretch(base_bytes + low, base_bytes + high, base, base_bytes, menu)
+        ends = base_bytes + low, base_bytes + high
+        stretch = Stretch(ends, base, base_bytes, menu)
         yield stretch
         last, saved_bytes = stretch.plan(stretch.high)
         inside = _inside(last, saved_bytes, menu_of, is_worth)
@@ -165,7 +191,8 @@ def _inside(
         if is_worth(further_bytes + menu.most_saved_bytes):
             return base, base_bytes, menu
         low, high = menu.stretches[0]
-        around = Stretch(base_bytes + low, base_bytes + high, base, base_bytes, menu)
+        ends = base_bytes + low, base_bytes + high
+        around = Stretch(ends, base, base_bytes, menu)
         base, base_bytes = around.plan(around.high)
     return None
 
@@ -179,7 +206,7 @@ def _of_bodies(
     """The stretch of a program's bodies, if planning them may save enough; of the further
     ways to plan them only the plan that saves most."""
     for number, bodies in enumerate(bodies_of(base.program, is_worth)):
-        if is_worth(bodies.largest_pool_bytes) and is_worth(bodies.most_saved_bytes):
-            most = base_bytes + bodies.most_saved_bytes
-            first = most if number else base_bytes + 1
-            yield Stretch(first, most, base, base_bytes, bodies=bodies)
+        if not is_worth(bodies.largest_pool_bytes):
+            continue
+        if is_worth(bodies.quickly_saved_bytes) or is_worth(bodies.most_saved_bytes):
+            yield Stretch(None, base, base_bytes, bodies=bodies, is_last_alone=number > 0)

@@ -274,7 +274,7 @@ class Measured:
             return
         self.bytes, self.num_compilations = self.needed, max(1, self.num_compilations)
 
-    def keeps(self, budget_bytes):
+    def keeps(self, budget_bytes, *, is_expected):
         self.read()
         fits = self.needed <= budget_bytes
         if self.is_looped:  # It is planned as a whole.
@@ -282,7 +282,8 @@ class Measured:
             if not fits:
                 self.bytes, self.is_measured = self.needed, True
             return fits
-        self.is_measured, self.num_compilations = True, 2 if fits else 3
+        self.is_measured = True
+        self.num_compilations = 2 if fits else 3 + is_expected
         return fits
 
     def fit(self, budget_bytes):

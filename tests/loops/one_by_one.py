@@ -45,6 +45,8 @@ def _results(eqn: Any, values: list[Any]) -> list[Any]:
         return evaluate(eqn.params["jaxpr"], values)
     if name in ("closed_call", "custom_jvp_call", "custom_vjp_call"):
         return evaluate(eqn.params["call_jaxpr"], values)
+    if name == "eval_jaxpr":  # JAX 0.10 names its parameter otherwise.
+        return _evaluated(*_compat.open_jaxpr(next(iter(eqn.params.values()))), values)
     if name in CHECKPOINTS:
         return _evaluated(eqn.params["jaxpr"], (), values)
     if name == "div":
