@@ -61,11 +61,8 @@ class SweepSearch:
         del compiles_unlikely
         self._is_guarded = False
         room = budget_bytes - self._problem.fixed_bytes
-        problem = self._problem
         if room not in self._scanned:
-            graphs, options = problem.graphs, problem.options
-            scanned = scan_down(graphs, options, room, self._without) if room > 0 else []
-            self._scanned[room] = scanned
+            self._scanned[room] = self._scan(room) if room > 0 else []
         plans = self._scanned[room]
         found: Measured | None = None
         tried: set[bytes] = set()
@@ -123,6 +120,17 @@ class SweepSearch:
             if fits or len(tried) >= num_left:
                 break
         return min(tried, key=least)
+
+    def _scan(self, room: int) -> list[Scanned]:
+        """Plans around a room; with partial results or expansions only where none without
+        is likely to fit, as in `Problem.plan`."""
+        problem, graphs = self._problem, self._problem.graphs
+        fused = [g for g in graphs if not g.partial_results and not g.expansions]
+        if 0 < len(fused) < len(graphs):
+            plans = scan_down(fused, problem.options, room, self._without)
+            if any(plan.likely_bytes <= room for plan in plans):
+                return plans
+        return scan_down(graphs, problem.options, room, self._without)
 
     def _compile(
         self, plan: Scanned, budget_bytes: int, *, may_try_both: bool
