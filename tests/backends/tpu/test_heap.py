@@ -19,6 +19,7 @@ from coop_jax.plan.planner import (
     PlanOptions,
     plan_pool,
     planner_options,
+    smallest_pool,
     unconstrained,
 )
 from coop_jax.search.candidates import Candidate, Measured
@@ -163,6 +164,28 @@ def test_a_scan_without_room_finds_nothing(made):
     search, compiled, _ = scanned_search(made)
     assert search.best(made[2].fixed_bytes) is None
     assert not compiled
+
+
+@pytest.mark.parametrize("changed", ["partial_results", "expansions"])
+def test_what_is_stored_for_its_bytes_is_where_nothing_else_fits(made, changed):
+    """Its schedule does not say what it takes to write and read partial results."""
+    step, graph, figures = made
+    more = {1: frozenset()} if changed == "expansions" else frozenset({1})
+    early = build_graph(step.program, graph.stored, TARGET, early=True)
+    split = dataclasses.replace(early, **{changed: more})
+    placement = xla_placement(step.program, "cpu")
+    problem = Problem(
+        *([split, graph], OPTIONS, figures.fixed_bytes, placement, step.compile),
+        log=lambda line: None,
+    )
+    search = SweepSearch(problem)
+    smallest = smallest_pool(graph, OPTIONS).pool_bytes
+    ample, tight = (
+        {id(plan.graph) for plan in search._scan(room) if not plan.is_layered}
+        for room in (2 * smallest, int(smallest / 1.2))
+    )
+    assert ample == {id(graph)}
+    assert id(split) in tight
 
 
 def test_the_tightest_of_a_scan(made):
