@@ -62,6 +62,8 @@ _KERNELS = (
     "jax.experimental.thunky",
 )
 _CALLS_OF_KERNELS = frozenset(("jax._src.pallas.pallas_call", "jax._src.pallas.mpmd"))
+# The folder of this package.
+_OWN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _EFFECTS_ON_OPERANDS = (
     _state_types.RefEffect,
     _core.InternalMutableArrayEffect,
@@ -279,10 +281,10 @@ def source_line(eqn: Any) -> str:
 
 def _line_shown(traceback: Any) -> tuple[Any, bool]:
     """The frame that `source_line` shows, None if there is none, and whether it is outside
-    of installed packages."""
+    of installed packages, and of this one wherever it lies."""
     shown = None
     for frame in _source_info_util.user_frames(traceback):
-        if "-packages" not in frame.file_name:
+        if not ("-packages" in frame.file_name or frame.file_name.startswith(_OWN)):
             return frame, True
         shown = shown or frame
     return shown, False

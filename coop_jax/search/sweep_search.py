@@ -124,13 +124,14 @@ class SweepSearch:
     def _scan(self, room: int) -> list[Scanned]:
         """Plans around a room; with partial results or expansions only where none without
         is likely to fit, as in `Problem.plan`."""
-        problem, graphs = self._problem, self._problem.graphs
-        fused = [g for g in graphs if not g.partial_results and not g.expansions]
-        if 0 < len(fused) < len(graphs):
-            plans = scan_down(fused, problem.options, room, self._without)
-            if any(plan.likely_bytes <= room for plan in plans):
-                return plans
-        return scan_down(graphs, problem.options, room, self._without)
+        problem = self._problem
+        split = [g for g in problem.graphs if g.partial_results or g.expansions]
+        fused = [g for g in problem.graphs if not (g.partial_results or g.expansions)]
+        plans: list[Scanned] = []
+        for graphs in (fused, split):
+            if graphs and not any(plan.likely_bytes <= room for plan in plans):
+                plans += scan_down(graphs, problem.options, room, self._without)
+        return sorted(plans, key=lambda plan: plan.recompute_seconds)
 
     def _compile(
         self, plan: Scanned, budget_bytes: int, *, may_try_both: bool

@@ -78,3 +78,9 @@ def test_equal_searches_are_one():
 
     once, both = (traced(f, jnp.ones((4, 4))).program for f in (searched, twice))
     assert len(both.eqns) == len(once.eqns) + 1
+
+
+def test_its_equations_are_at_the_line_that_calls_it():
+    program = traced(searched, jnp.ones((4, 4))).program
+    for eqn in program.eqns:
+        assert _compat.source_line(eqn).endswith("(searched)")
