@@ -48,11 +48,19 @@ def nudged(state, dtype):
     return state._replace(params=jax.tree.map(lambda p: p * scale, state.params))
 
 
+def marks_of(name):
+    """One in half and one in full precision are enough for every change."""
+    return () if name == "convnet" else pytest.mark.hand
+
+
 # Half a minute each; `tests/search/test_loop_search.py` trains a small step.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [*((name, "float32") for name in PROBLEMS), ("transformer", "bfloat16")],
+    [
+        *(pytest.param(name, "float32", marks=marks_of(name)) for name in PROBLEMS),
+        ("transformer", "bfloat16"),
+    ],
 )
 def test_losses_over_20_steps(name, dtype):
     problem = PROBLEMS[name](jnp.dtype(dtype))
