@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import os
 import pathlib
 import platform
 import time
@@ -20,7 +21,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from budget_table import progress
+from budget_table import markdown, progress
 from models import TrainingProblem, convnet_problem, transformer_problem
 from models.scanned_decoder import DecoderSizes, decoder_problem
 
@@ -52,10 +53,10 @@ def main() -> None:
     rows: list[list[str]] = []
     for name in args.steps:
         rows += rows_of(name, *STEPS[name](), args.budgets)
-        progress(table(rows))
+        progress(markdown(rows, COLUMNS))
         if args.write:
-            RESULTS.write_text(f"{header()}\n\n{table(rows)}\n")
-    print(f"{header()}\n\n{table(rows)}")
+            RESULTS.write_text(f"{header()}\n\n{markdown(rows, COLUMNS)}\n")
+    print(f"{header()}\n\n{markdown(rows, COLUMNS)}")
 
 
 def residual_mlp(width: int = 128, layers: int = 8) -> Step:
@@ -146,17 +147,12 @@ def plan(step: Callable, args: tuple[Any, ...], percent: float) -> tuple[list[st
     return [f"{percent:g} %", *cells], time.perf_counter() - start
 
 
-def table(rows: list[list[str]]) -> str:
-    lines = [COLUMNS, ["---", *["---:"] * (len(COLUMNS) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
 def header() -> str:
     version = importlib.metadata.version
     return (
         "`python examples/planning_seconds.py --write`. Python "
         f"{platform.python_version()}, jax {version('jax')}; {platform.machine()}, "
-        "2 cores, shared with other work."
+        f"{os.cpu_count()} cores, shared with other work."
     )
 
 

@@ -30,6 +30,17 @@ QUICK = PlanOptions(search_effort=100_000)
 # XLA:CPU generates slower code in less time, of the same buffers.
 LITTLE_CODE = {"xla_backend_optimization_level": 0}
 
+
+def names_and_types(names):
+    """Parameters of slow tests that train: for every change one network in full and one in
+    half precision; the others by hand."""
+    by_hand = pytest.mark.hand
+    full = [
+        pytest.param(n, "float32", marks=() if n == "convnet" else by_hand) for n in names
+    ]
+    return [*full, ("transformer", "bfloat16")]
+
+
 # To compile for a device that is not there; `conftest.py` skips it without the compiler.
 NEEDS_CUDA = pytest.mark.absent("cuda")
 NEEDS_TPU = pytest.mark.absent("tpu")

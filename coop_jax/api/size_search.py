@@ -102,7 +102,8 @@ class SizeSearch:
                 if further is None:
                     return
                 index = further
-            # As a miss of another one says; between two, a miss would cost one more.
+            # What missed says what this one needs. Beside a size that fits the smallest
+            # plan is enough, and a miss would cost one compilation more.
             is_expected = self._fits < 0 and self._misses < len(self._sizes)
             if self.step(index).keeps(self._budget_bytes, is_expected=is_expected):
                 self._fits = index

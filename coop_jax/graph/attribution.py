@@ -8,6 +8,7 @@ much of the step is counted separately.
 
 from __future__ import annotations
 
+import functools
 import operator
 import re
 from collections import defaultdict
@@ -105,7 +106,6 @@ class Attribution:
         self._copies: list[tuple[Any, StoredBuffer]] = []
         self._unmapped = self._lasting = self._kept_constants = 0
         self._has_other_forms = has_other_forms
-        self._users = module.users()
         late = len(program.eqns) // _LASTING
         kept = (
             buffers_of_kept_constants(module, equation_of, late)
@@ -197,6 +197,10 @@ class Attribution:
         self._stored[value] = max(self._stored.get(value, 0), size_bytes)
         self.kept[value] = max(self.kept.get(value, buffer), buffer, key=_LIFETIME)
         self.value_sizes[value].append(buffer.value_sizes)
+
+    @functools.cached_property
+    def _users(self) -> dict[int, list[int]]:
+        return self.module.users()
 
     def _in_another_form(self, equation: int, buffer: StoredBuffer) -> Any | None:
         """The value that a buffer of another size holds; None if it is scratch, which no

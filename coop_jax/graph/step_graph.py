@@ -103,6 +103,12 @@ class StepGraph:
     stored: StoredValues
     is_early: bool
 
+    @property
+    def stores_more(self) -> bool:
+        """Whether there are partial results or expansions: what it takes to store the first,
+        and the fences of the second, are not priced."""
+        return bool(self.partial_results or self.expansions)
+
     def scratch_of(self, operation: int) -> int:
         """Bytes of scratch of an operation, by the stored values."""
         workspace = self.stored.workspace_bytes

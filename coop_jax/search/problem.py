@@ -151,7 +151,7 @@ class Problem:
                 further candidate, which its executable judges.
         """
         if spares_partial_results:
-            fused = [g for g in graphs if not g.partial_results and not g.expansions]
+            fused = [g for g in graphs if not g.stores_more]
             if len(fused) < len(graphs):
                 plan = self.plan(fused, room, preferred)
                 if plan is not None:

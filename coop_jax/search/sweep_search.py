@@ -125,10 +125,9 @@ class SweepSearch:
         """Plans around a room; with partial results or expansions only where none without
         is likely to fit, as in `Problem.plan`."""
         problem = self._problem
-        split = [g for g in problem.graphs if g.partial_results or g.expansions]
-        fused = [g for g in problem.graphs if not (g.partial_results or g.expansions)]
         plans: list[Scanned] = []
-        for graphs in (fused, split):
+        for stores_more in (False, True):
+            graphs = [g for g in problem.graphs if g.stores_more == stores_more]
             if graphs and not any(plan.likely_bytes <= room for plan in plans):
                 plans += scan_down(graphs, problem.options, room, self._without)
         return sorted(plans, key=lambda plan: plan.recompute_seconds)

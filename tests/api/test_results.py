@@ -5,7 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from models.training import convnet_problem, mixer_problem, transformer_problem
-from steps import LITTLE_CODE, QUICK, assert_trees_equal, copied, mlp_arguments, mlp_step
+from steps import (
+    LITTLE_CODE,
+    QUICK,
+    assert_trees_equal,
+    copied,
+    mlp_arguments,
+    mlp_step,
+    names_and_types,
+)
 
 import coop_jax
 
@@ -48,20 +56,9 @@ def nudged(state, dtype):
     return state._replace(params=jax.tree.map(lambda p: p * scale, state.params))
 
 
-def marks_of(name):
-    """One in half and one in full precision are enough for every change."""
-    return () if name == "convnet" else pytest.mark.hand
-
-
 # Half a minute each; `tests/search/test_loop_search.py` trains a small step.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        *(pytest.param(name, "float32", marks=marks_of(name)) for name in PROBLEMS),
-        ("transformer", "bfloat16"),
-    ],
-)
+@pytest.mark.parametrize(("name", "dtype"), names_and_types(PROBLEMS))
 def test_losses_over_20_steps(name, dtype):
     problem = PROBLEMS[name](jnp.dtype(dtype))
     options = {"donate_argnums": 0, "compiler_options": LITTLE_CODE}

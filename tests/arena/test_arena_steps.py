@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from arena.arena_steps import step_in_arena
 from models import convnet_problem, mixer_problem, transformer_problem
-from steps import LITTLE_CODE, QUICK, assert_trees_equal, mlp_arguments, mlp_step
+from steps import (
+    LITTLE_CODE,
+    QUICK,
+    assert_trees_equal,
+    mlp_arguments,
+    mlp_step,
+    names_and_types,
+)
 
 import coop_jax
 from coop_jax import _ext
@@ -46,19 +53,8 @@ def losses(step, problem):
     return found
 
 
-def marks_of(name):
-    """One in half and one in full precision are enough for every change."""
-    return () if name == "convnet" else pytest.mark.hand
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        *(pytest.param(name, "float32", marks=marks_of(name)) for name in PROBLEMS),
-        ("transformer", "bfloat16"),
-    ],
-)
+@pytest.mark.parametrize(("name", "dtype"), names_and_types(PROBLEMS))
 def test_twenty_losses_are_the_same(name, dtype):
     """As of the step as written, and of the same budget without an arena."""
     problem = PROBLEMS[name](jnp.dtype(dtype))
