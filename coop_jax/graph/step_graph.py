@@ -105,8 +105,8 @@ class StepGraph:
 
     @property
     def stores_more(self) -> bool:
-        """Whether there are partial results or expansions: what it takes to store the first,
-        and the fences of the second, are not priced."""
+        """Whether there are partial results or expansions: what it takes to store the
+        first, and the fences of the second, are not priced."""
         return bool(self.partial_results or self.expansions)
 
     def scratch_of(self, operation: int) -> int:
