@@ -13,10 +13,6 @@ from coop_jax.base import _compat
 from coop_jax.trace.inline import flatten
 from coop_jax.trace.program import Program
 
-# With its solver taken apart, some choices of what a loop keeps lack a value on the way
-# back (seeds 9 and 15 of `tests/loops/test_random_bodies.py`); why is not known.
-_KEPT = ("custom_linear_solve",)
-
 
 def has_bodies(eqn: Any) -> bool:
     """Whether the equation has bodies that may be planned.
@@ -38,7 +34,7 @@ def bodies_of(eqn: Any) -> list[Program]:
     bodies = []
     for closed in value if isinstance(value, tuple) else (value,):
         num_inputs = len(_compat.open_jaxpr(closed)[0].invars)
-        bodies.append(flatten(closed, [False] * num_inputs, kept=_KEPT))
+        bodies.append(flatten(closed, [False] * num_inputs))
     return bodies
 
 

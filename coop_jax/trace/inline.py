@@ -12,7 +12,7 @@ name stacks are kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -33,11 +33,7 @@ Barrier = Callable[[Sequence[Any], Sequence[Any]], Any]
 
 
 def flatten(
-    closed: Any,
-    donated: Sequence[bool],
-    *,
-    barrier: Barrier | None = None,
-    kept: Collection[str] = (),
+    closed: Any, donated: Sequence[bool], *, barrier: Barrier | None = None
 ) -> Program:
     """A traced closed jaxpr as a flat `Program`: calls inlined, merged, dead code gone.
 
@@ -48,9 +44,8 @@ def flatten(
             and after it. With it, the recomputation of `jax.checkpoint` stays separate, as
             it does for XLA. Without it, the recomputation merges with the equations that
             it repeats.
-        kept: names of primitives whose calls stay as they are.
     """
-    inliner = _Inliner(barrier, kept)
+    inliner = _Inliner(barrier)
     jaxpr, consts = _compat.open_jaxpr(closed)
     outvars = inliner.inline(jaxpr, [*jaxpr.invars], consts, lambda eqn: eqn.source_info)
     eqns = _with_explicit_broadcasts(inliner.eqns)
@@ -84,7 +79,7 @@ def inlined(
         The equations; the constants that they read, with their variables; the results.
     """
     # A part of a planned loop may be one iteration, and stays what its plan is of.
-    inliner = _Inliner(None, (), takes_loops_apart=False)
+    inliner = _Inliner(None, takes_loops_apart=False)
     avals = [v.aval for v in operands]
     with _compat_typed.on_mesh_of([*avals, *(v.aval for v in like.outvars)]):
         closed = jax.make_jaxpr(run)(*map(_compat_typed.struct_of, avals))
@@ -103,14 +98,7 @@ def inlined(
 class _Inliner:
     """Appends the equations of nested calls to one list, renaming variables."""
 
-    def __init__(
-        self,
-        barrier: Barrier | None,
-        kept: Collection[str],
-        *,
-        takes_loops_apart: bool = True,
-    ) -> None:
-        self._kept = kept
+    def __init__(self, barrier: Barrier | None, *, takes_loops_apart: bool = True) -> None:
         self._takes_loops_apart = takes_loops_apart
         self.eqns: list[Any] = []
         self.constants: list[tuple[Any, Any]] = []
@@ -131,8 +119,7 @@ class _Inliner:
         for eqn in jaxpr.eqns:
             invars = [read(v) for v in eqn.invars]
             info = source_info_of(eqn)
-            is_kept = eqn.primitive.name in self._kept
-            called = None if is_kept else called_jaxpr(eqn) or expanded(eqn)
+            called = called_jaxpr(eqn) or expanded(eqn)
             if _is_identity(eqn):
                 outvars = invars
             elif self._takes_loops_apart and is_unrolled(eqn):

@@ -39,18 +39,20 @@ def assert_equal_bits(program, planned, args):
 def random_retained(iteration, choose) -> Retained:
     """Any set of values from which the backward body can be made."""
     makers = {v: eqn for eqn in iteration.forward for v in writes(eqn)}
+    given = makers.keys() | iteration.bytes_if_kept.keys()
     kept, runs, todo = set(), set(), list(iteration.needed)
     share = choose.random()
     while todo:
         v = todo.pop()
         maker = makers.get(v)
-        if v in kept or maker in runs:
+        if v in kept or maker in runs or v not in given:
             continue
         if maker is None or not may_run_again(maker) or choose.random() < share:
             kept.add(v)
         else:
             runs.add(maker)
-            todo += reads(maker)
+            # A comparison runs with what selects what it compares with.
+            todo += [v for eqn in iteration.run_again([maker]) for v in reads(eqn)]
     kept = {v for v in kept if makers.get(v) not in runs}
     size = sum(aval_bytes(v.aval) for v in kept)
     again = tuple(eqn for eqn in iteration.forward if eqn in runs)
