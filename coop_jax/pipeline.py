@@ -157,6 +157,10 @@ def fit_step(
     assert found.total_bytes <= budget_bytes, "a search returns what keeps the budget"
     end_books_with(found.compiled, placing)
     fitted = _fitted(around, line.num_compilations, found, budget_bytes, total_bytes)
+    worthwhile = search.problem.fixed_bytes + search.problem.worthwhile_bytes
+    if worthwhile < budget_bytes:
+        plan = dataclasses.replace(fitted.plan, worthwhile_bytes=int(worthwhile))
+        fitted = dataclasses.replace(fitted, plan=plan)
     if line.inside is not None:
         fitted = _with_work_inside(fitted, around, line.inside)
     smallest = None if loops is None else loops.smallest().loops

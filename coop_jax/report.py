@@ -62,6 +62,8 @@ class Plan:
             one of them; operations are of all together.
         num_inside_readers: equations made again inside of their readers, where XLA stores
             nothing for them; `recomputations` has them, too.
+        worthwhile_bytes: the bytes that the plan was made for where that is less than the
+            budget, as more would take more time than they save; else None.
         recipe: what `save` writes; None of a plan that no step was compiled for.
     """
 
@@ -82,6 +84,7 @@ class Plan:
     loops: tuple[LoopPlan, ...] = ()
     num_devices: int = 1
     num_inside_readers: int = 0
+    worthwhile_bytes: int | None = None
     recipe: Recipe | SavedRecipe | None = dataclasses.field(default=None, repr=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -137,6 +140,11 @@ class Plan:
             + (": the step fits as written" * self.is_unmodified),
             line("unmodified", self.unmodified_bytes),
             line("budget", self.budget_bytes),
+        ]
+        if self.worthwhile_bytes is not None:
+            shown = line("worthwhile", self.worthwhile_bytes)
+            lines.append(f"{shown}  more memory would take more time than it saves")
+        lines += [
             line("predicted", self.predicted_bytes),
             line("measured", self.measured_bytes),
         ]

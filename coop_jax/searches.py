@@ -50,9 +50,21 @@ from coop_jax.xla.memory_figures import memory_figures
 
 
 def seconds_on_device(traced: TracedStep) -> Callable[[Any], float | None]:
-    """What tells the seconds of an executable of the step, on the step's device."""
+    """What tells the seconds of an executable of the step, on the step's device: of its
+    instructions, and what it takes to have its temporaries."""
     target, kernels = target_of(traced.device()), kernel_flops(traced.program)
-    return lambda compiled: executable_seconds(compiled, target, kernels)
+
+    def seconds_of(compiled: Any) -> float | None:
+        seconds = executable_seconds(compiled, target, kernels)
+        return seconds and seconds + seconds_for_temporaries(traced, compiled)
+
+    return seconds_of
+
+
+def seconds_for_temporaries(traced: TracedStep, compiled: Any) -> float:
+    """Seconds that a run of an executable of the step takes to have its temporaries."""
+    temp_bytes = memory_figures(compiled).temp_bytes
+    return traced.backend.seconds_for_temporaries(temp_bytes)
 
 
 def as_written_seconds(traced: TracedStep, tagged: Any) -> float:

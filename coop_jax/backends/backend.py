@@ -48,6 +48,8 @@ class Backend:
             and kept for all readers up to the next fence (`search.copies_alive`).
         combines_sums: whether sums over devices that do not depend on each other become one
             collective, however many bytes they have (`emit.combined_sums`).
+        free_temporary_bytes: the most bytes of temporaries that a run has without taking
+            time for it, where `seconds_for_temporaries` is more than 0 beyond; else 0.
         has_second_memory: whether XLA moves values to a memory on the chip, so that a
             schedule may need less than it keeps alive.
         sweeps_pools: whether schedules of many sizes are compared rather than one corrected
@@ -71,6 +73,7 @@ class Backend:
     has_arena = False
     gathers_early = False
     combines_sums = False
+    free_temporary_bytes = 0
     has_second_memory = False
     sweeps_pools = False
     fuses_into_readers = False
@@ -164,6 +167,12 @@ class Backend:
         schedule = unconstrained(graph, options)
         early_bytes = sum(stored.early_bytes.values())
         return early_bytes + self.expected_bytes(graph, schedule, options)
+
+    def seconds_for_temporaries(self, num_bytes: int) -> float:
+        """Seconds that a run takes to have so many bytes of temporaries, whatever is
+        written to them."""
+        del num_bytes
+        return 0.0
 
     def _read(self, attribution: Attribution) -> StoredValues:
         stored = attribution.stored_values()

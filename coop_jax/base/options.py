@@ -129,6 +129,14 @@ class PlanOptions(_ext.PlanOptions):
         """
         return PlanOptions(**{**defaults, **self._given})
 
+    def with_fields(self, **fields: Any) -> PlanOptions:
+        """The same options, with other values for some fields.
+
+        Arguments:
+            fields: these fields and their values.
+        """
+        return PlanOptions(**{**self._given, **fields})
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PlanOptions):
             return NotImplemented

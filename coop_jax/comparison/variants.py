@@ -37,6 +37,7 @@ from coop_jax.fitted_step import FittedStep
 from coop_jax.graph.stored_values import from_rules, tag
 from coop_jax.pipeline import fit_smallest, fit_step
 from coop_jax.plan.planner import planner_options
+from coop_jax.searches import seconds_for_temporaries
 from coop_jax.targets import target_of
 from coop_jax.trace.kernels import kernel_flops
 from coop_jax.trace.program import Program
@@ -226,7 +227,8 @@ class Versions:
         )
         if not work:
             return {}
-        return {"product_flops": work.product_flops, "executable_seconds": work.seconds}
+        seconds = work.seconds + seconds_for_temporaries(self._traced, compiled)
+        return {"product_flops": work.product_flops, "executable_seconds": seconds}
 
     def _predicted_unmodified(self) -> int:
         """Bytes that the step as written is expected to need."""

@@ -21,6 +21,7 @@ from coop_jax.search.candidates import (
     MAX_COMPILATIONS,
     MAX_TIGHTEST,
     SLACK_ON_MESHES,
+    SLACK_WORTH_USING,
     Candidate,
     Enough,
     Measured,
@@ -127,7 +128,8 @@ class BudgetSearch:
             found = self._likely(search, budget_bytes, num_left)
         elif not self.sweeps:
             # The tightest take a bisection, which is longer than to compile two plans.
-            num_left = MAX_BESIDE_TIGHTEST
+            if budget_bytes - self.problem.fixed_bytes < self.problem.worthwhile_bytes:
+                num_left = MAX_BESIDE_TIGHTEST
             found = search.best(budget_bytes, num_left, compiles_unlikely=False)
             # Asked again, it says the same.
             is_tried = self.problem.is_gathered_early
@@ -242,11 +244,18 @@ class BudgetSearch:
         # A sweep has compared plans for all pools.
         if not may_gain(found) or self.sweeps:
             return found
-        free = budget_bytes - found.total_bytes
-        room = budget_bytes - self.problem.fixed_bytes
-        if self.problem.is_gathered_early and free <= SLACK_ON_MESHES * room:
+        problem = self.problem
+        room = budget_bytes - problem.fixed_bytes
+        left = SLACK_ON_MESHES if problem.is_gathered_early else 0.0
+        if problem.worthwhile_bytes < room:
+            room, left = int(problem.worthwhile_bytes), SLACK_WORTH_USING
+        limit_bytes = problem.fixed_bytes + room
+        if limit_bytes - found.total_bytes <= left * room:
             return found
-        return closed_in(self.problem, found, budget_bytes, MAX_CLOSING_IN)
+        closed_in(problem, found, limit_bytes, MAX_CLOSING_IN)
+        best = best_of(problem.measured, budget_bytes)
+        assert best is not None, "one was found"
+        return best
 
     def _is_tight(self, budget_bytes: int) -> bool:
         """Whether no plan may keep the budget, as far as predictions can be trusted."""

@@ -187,6 +187,9 @@ class _Descent:
         self._budget_bytes = budget_bytes
         self._room = budget_bytes - problem.fixed_bytes
         self._preferred = self._room - int(_MARGIN * self._room)
+        self._uses_all = self._preferred < problem.worthwhile_bytes
+        if not self._uses_all:
+            self._preferred = int(problem.worthwhile_bytes)
         self._error = 0  # The likely error of the next plan, in bytes.
         # Bytes that the next plan has to leave free for its error.
         self._margin = self._room // _LEFT_ON_MESHES if problem.is_gathered_early else 0
@@ -213,6 +216,11 @@ class _Descent:
                 if self._found is not None:
                     break
                 self._correct(planned, measured, over)
+            elif not self._uses_all:
+                tried = [measured] if self._found is None else [self._found, measured]
+                self._found = best_of(tried, self._budget_bytes)
+                if not self._is_aimed_lower(measured):
+                    break
             elif self._found is not None:
                 return best_of([self._found, measured], self._budget_bytes)
             else:
@@ -312,6 +320,18 @@ class _Descent:
             self._margin, self._error = max(self._margin, margin), error
         self._preferred -= max(less, self._room // LEAST_STEP)
         self._start_skipping()
+
+    def _is_aimed_lower(self, measured: Measured) -> bool:
+        """Whether a plan was made for a pool that takes no time to have, and missed it:
+        then the next one is made for less, by twice what this one is over."""
+        free_bytes = self._problem.free_pool_bytes
+        if free_bytes is None or self._preferred > free_bytes:
+            return False
+        over = measured.total_bytes - self._problem.fixed_bytes - free_bytes
+        if over <= 0:
+            return False
+        self._preferred -= max(2 * over, self._room // LEAST_STEP)
+        return True
 
     def _is_worth_another(self, measured: Measured, free_bytes: int) -> bool:
         """Whether a plan that keeps the budget leaves enough room for a better one."""

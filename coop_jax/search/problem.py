@@ -7,6 +7,8 @@ XLA's figure. A plan is compiled once, whichever search asks for it.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +34,7 @@ from coop_jax.search.candidates import (
 )
 from coop_jax.search.copies_alive import LiveWithCopies, live_with_copies
 from coop_jax.search.placements import XlaPlacement, changes_nothing, unless_unchanged
+from coop_jax.search.worthwhile_bytes import worthwhile_bytes
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program
 from coop_jax.xla.memory_figures import compile_measured
@@ -113,6 +116,33 @@ class Problem:
         graph = self.graphs[0]
         is_divided = graph.stored.num_partitions > 1 or graph.program.mapped is not None
         return is_divided and self.placement.backend.gathers_early
+
+    @functools.cached_property
+    def worthwhile_bytes(self) -> float:
+        """The bytes of a pool beyond which memory takes more time than it saves; infinite
+        where it does not, or that is not known."""
+        placement, limit = self.placement, self.free_pool_bytes
+        is_planned_so = self.options.policy == "search" and not placement.has_arena
+        # Devices of a host take pages at the same time: that was not measured.
+        if limit is None or not is_planned_so or self.is_on_host_devices:
+            return math.inf
+        unplanned_bytes = placement.backend.free_temporary_bytes - limit
+        found = worthwhile_bytes(
+            self.graphs[0],
+            self.options,
+            lambda pool: placement.backend.seconds_for_temporaries(unplanned_bytes + pool),
+            (limit,),
+        )
+        return math.inf if found is None else found
+
+    @property
+    def free_pool_bytes(self) -> int | None:
+        """The most bytes of a pool that a run has without taking time for it, beside the
+        temporaries that are not planned; None where no bytes take any."""
+        free_bytes = self.placement.backend.free_temporary_bytes
+        if not free_bytes or self.least_fixed_bytes is None:
+            return None
+        return free_bytes - (self.fixed_bytes - self.least_fixed_bytes)
 
     @property
     def slack_worth_using(self) -> float:

@@ -292,6 +292,12 @@ def adam_arrays():
     return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
 
 
+def test_fresh_pages():
+    on, off = on_and_off("cpu", "fresh_pages")
+    assert on.seconds_for_temporaries(1 << 30) > off.seconds_for_temporaries(1 << 30) == 0
+    assert on.free_temporary_bytes > off.free_temporary_bytes == 0
+
+
 def test_removed_barriers():
     on, off = on_and_off("cpu", "removed_barriers")
     assert on.checkpoint_options

@@ -8,6 +8,7 @@ from typing import Any
 
 from coop_jax.backends.backend import Backend
 from coop_jax.backends.cpu import fence_call as fence_call  # Registers its lowering.
+from coop_jax.backends.cpu import fresh_pages
 from coop_jax.backends.cpu.pool_gradient import with_pool_gradients
 from coop_jax.backends.cpu.quirks import (
     COMBINED_SUMS,
@@ -15,6 +16,7 @@ from coop_jax.backends.cpu.quirks import (
     COPIED_UPDATES,
     CPU_QUIRKS,
     EARLY_COPIES,
+    FRESH_PAGES,
     KEPT_CONSTANTS,
     NO_GUARDS,
     POOL_GRADIENT,
@@ -56,6 +58,8 @@ class CpuBackend(Backend):
         self.has_guards = not self.has(NO_GUARDS)
         self.gathers_early = self.has(EARLY_COPIES)
         self.combines_sums = self.has(COMBINED_SUMS)
+        if self.has(FRESH_PAGES):
+            self.free_temporary_bytes = fresh_pages.most_for_nothing()
         if self.has(REMOVED_BARRIERS):
             self.checkpoint_options = _WITH_BARRIERS
             self.checkpoint_in_loops_options = _WITH_BARRIERS_IN_LOOPS
@@ -67,6 +71,9 @@ class CpuBackend(Backend):
         if not self.has(RANDOM_BITS):
             return NO_HINTS
         return FenceHints(fenced_alone=kept_in_halves(program))
+
+    def seconds_for_temporaries(self, num_bytes: int) -> float:
+        return fresh_pages.seconds_for(num_bytes) if self.has(FRESH_PAGES) else 0.0
 
     def expected_bytes_as_written(
         self,

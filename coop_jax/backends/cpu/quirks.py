@@ -89,6 +89,17 @@ COMBINED_SUMS = Quirk(
     ("combines_sums",),
     "emit/test_combined_sums.py",
 )
+FRESH_PAGES = Quirk(
+    "fresh_pages",
+    "Temporaries are allocated in every run. glibc maps a block of 32 MiB or more anew, "
+    "and the system zeroes its pages as they are written, which takes several times as "
+    "long as to read and write them. It counts in the seconds of executables; a plan "
+    "leaves room of the budget unused where that would take more time than it saves.",
+    "JAX 0.10.2 and 0.12.0, XLA:CPU, glibc",
+    "coop_jax.backends.cpu.fresh_pages",
+    ("seconds_for_temporaries", "free_temporary_bytes"),
+    "search/test_worthwhile_bytes.py",
+)
 REMOVED_BARRIERS = Quirk(
     "removed_barriers",
     "XLA removes `optimization_barrier` before its last common subexpression "
@@ -111,5 +122,6 @@ CPU_QUIRKS = (
     COPIED_UPDATES,
     EARLY_COPIES,
     COMBINED_SUMS,
+    FRESH_PAGES,
     REMOVED_BARRIERS,
 )
