@@ -114,7 +114,8 @@ def test_what_memory_takes_on_a_cpu():
 def test_from_the_limit_on_the_system_gives_pages_to_every_run():
     """In a new process: threads of other tests leave blocks of their own."""
     limit = (fresh_pages.most_for_nothing() + 1) >> 20
-    code = f"import fresh_pages as f; print(*map(f.faulted_part, ({limit - 1}, {limit + 1})))"
+    sizes = limit - 1, limit + 1
+    code = f"import fresh_pages; print(*map(fresh_pages.faulted_part, {sizes}))"
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     printed = subprocess.check_output(
         [sys.executable, "-c", code], env=os.environ | paths, text=True
