@@ -112,13 +112,13 @@ def _tpu(
 # One row for every processor, and not rates measured on this one: on a busy machine they
 # depend more on the other processes (45 to 600 operations per byte were seen on one
 # machine), and a step's plan would change from day to day. Only the ratio decides between
-# plans, here 20 operations per byte. Data sheets give about that to processors of any
-# size: 32 float32 operations per core and cycle or twice that, over their bandwidth, is 15
-# to 30 from a laptop's to a server's. XLA:CPU on two cores of a server: products of 1024
-# to 2048 squared, 3.6e11 to 4.4e11 operations/s; an addition of 32 MiB or more, 5e10
-# bytes/s in place and 7e9 into pages touched first, half way 2e10. Half-precision matrices
+# plans, here 10 operations per byte. Data sheets give 15 to 30 to processors of any size:
+# 32 float32 operations per core and cycle or twice that, over their bandwidth. XLA:CPU
+# reaches less in products and convolutions of the sizes of layers: on two cores of a server
+# 8e10 to 2.7e11 operations/s, beside 2.5e10 to 5e10 bytes/s in place. What pages touched
+# first take has a price of its own (`backends.cpu.fresh_pages`). Half-precision matrices
 # are converted to float32: no faster.
-_CPU = Target("cpu", "cpu", {32: 4e11, 16: 4e11}, 2e10, 64)
+_CPU = Target("cpu", "cpu", {32: 2e11, 16: 2e11}, 2e10, 64)
 
 # Vendors' data sheets: dense rates without sparsity (32: TF32 on NVIDIA, which is XLA's
 # default matmul precision there; bf16 passes on TPU), memory bandwidth. Memory is the

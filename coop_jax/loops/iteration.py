@@ -16,7 +16,7 @@ from typing import Any
 from coop_jax.base._compat import DropVar, Literal
 from coop_jax.loops.pairs import LoopPair
 from coop_jax.targets import Target
-from coop_jax.trace.costs import aval_bytes, seconds_in_loop
+from coop_jax.trace.costs import aval_bytes, seconds_again
 from coop_jax.trace.cse import merge_equal
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import may_run_again
@@ -84,7 +84,7 @@ class Iteration:
             tuple(results[:num_results]),
             tuple(results[num_results:]),
             _bytes_if_kept(pair, set(outlive)),
-            sum(seconds_in_loop(eqn, target) for eqn in forward.eqns),
+            sum(seconds_again(eqn, target) for eqn in forward.eqns),
         )
 
     @functools.cached_property
@@ -117,7 +117,7 @@ class Iteration:
     def seconds_again(self, eqn: Any, target: Target) -> float:
         """Modelled time that it takes to run a forward equation in the backward body: none
         for what the forward body does not need, and then does not run."""
-        return 0.0 if id(eqn) in self._moved else seconds_in_loop(eqn, target)
+        return 0.0 if id(eqn) in self._moved else seconds_again(eqn, target)
 
     def run_again(self, eqns: Iterable[Any]) -> list[Any]:
         """Forward equations as they run again: each comparison selects again, too."""

@@ -186,10 +186,8 @@ class _Descent:
         self._problem = problem
         self._budget_bytes = budget_bytes
         self._room = budget_bytes - problem.fixed_bytes
-        self._preferred = self._room - int(_MARGIN * self._room)
+        self._preferred = self._most()
         self._uses_all = self._preferred < problem.worthwhile_bytes
-        if not self._uses_all:
-            self._preferred = int(problem.worthwhile_bytes)
         self._error = 0  # The likely error of the next plan, in bytes.
         # Bytes that the next plan has to leave free for its error.
         self._margin = self._room // _LEFT_ON_MESHES if problem.is_gathered_early else 0
@@ -197,6 +195,12 @@ class _Descent:
         self._found: Measured | None = None
         self._seen: set[bytes] = set()
         self._start_skipping()
+
+    def _most(self) -> int:
+        """The most bytes that a first plan may use: with a margin, and as many as are worth
+        the time that they take."""
+        with_margin = self._room - int(_MARGIN * self._room)
+        return int(min(with_margin, self._problem.worthwhile_bytes))
 
     def best(
         self, num_left: int, *, compiles_unlikely: bool, is_enough: Enough
@@ -219,7 +223,7 @@ class _Descent:
             elif not self._uses_all:
                 tried = [measured] if self._found is None else [self._found, measured]
                 self._found = best_of(tried, self._budget_bytes)
-                if not self._is_aimed_lower(measured):
+                if not self._is_aimed_again(measured):
                     break
             elif self._found is not None:
                 return best_of([self._found, measured], self._budget_bytes)
@@ -321,16 +325,28 @@ class _Descent:
         self._preferred -= max(less, self._room // LEAST_STEP)
         self._start_skipping()
 
-    def _is_aimed_lower(self, measured: Measured) -> bool:
-        """Whether a plan was made for a pool that takes no time to have, and missed it:
-        then the next one is made for less, by twice what this one is over."""
-        free_bytes = self._problem.free_pool_bytes
+    def _is_aimed_again(self, measured: Measured) -> bool:
+        """Whether a plan was made for a pool that takes no time to have, and missed it.
+
+        The next one is made for less, by twice what this one is over, unless that
+        recomputes more than the time that this one takes beyond. Then it is made for the
+        best of larger pools.
+        """
+        problem, free_bytes = self._problem, self._problem.free_pool_bytes
         if free_bytes is None or self._preferred > free_bytes:
             return False
-        over = measured.total_bytes - self._problem.fixed_bytes - free_bytes
+        pool_bytes = measured.total_bytes - problem.fixed_bytes
+        over = pool_bytes - free_bytes
         if over <= 0:
             return False
-        self._preferred -= max(2 * over, self._room // LEAST_STEP)
+        lower = self._preferred - max(2 * over, self._room // LEAST_STEP)
+        next_plan = self._search.plan(self._room, lower)
+        seconds = measured.recompute_seconds + problem.seconds_for_pool(pool_bytes)
+        if next_plan and next_plan[1].statistics.recompute_seconds < seconds:
+            self._preferred = lower
+        else:
+            problem.give_up_free_pool()
+            self._preferred = self._most()
         return True
 
     def _is_worth_another(self, measured: Measured, free_bytes: int) -> bool:

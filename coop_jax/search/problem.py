@@ -121,28 +121,39 @@ class Problem:
     def worthwhile_bytes(self) -> float:
         """The bytes of a pool beyond which memory takes more time than it saves; infinite
         where it does not, or that is not known."""
-        placement, limit = self.placement, self.free_pool_bytes
-        is_planned_so = self.options.policy == "search" and not placement.has_arena
-        # Devices of a host take pages at the same time: that was not measured.
-        if limit is None or not is_planned_so or self.is_on_host_devices:
+        limit = self.free_pool_bytes
+        if limit is None or self.options.policy != "search" or self.placement.has_arena:
             return math.inf
-        unplanned_bytes = placement.backend.free_temporary_bytes - limit
-        found = worthwhile_bytes(
-            self.graphs[0],
-            self.options,
-            lambda pool: placement.backend.seconds_for_temporaries(unplanned_bytes + pool),
-            (limit,),
+        if self.is_on_host_devices:  # They take pages together: that was not measured.
+            return math.inf
+        return self._worthwhile(self.seconds_for_pool, (limit,))
+
+    def give_up_free_pool(self) -> None:
+        """`worthwhile_bytes` without the pool that takes no time: XLA needs more for plans
+        that are made for it, and for the next smaller ones too much is recomputed."""
+        least = (self.free_pool_bytes or 0) + 1
+        self.worthwhile_bytes = self._worthwhile(
+            lambda pool: self.seconds_for_pool(max(pool, least)), ()
         )
-        return math.inf if found is None else found
+
+    def seconds_for_pool(self, pool_bytes: int) -> float:
+        """Seconds that a run takes to have the temporaries of a plan for a pool."""
+        return self.placement.backend.seconds_for_temporaries(
+            pool_bytes + self.fixed_bytes - (self.least_fixed_bytes or 0)
+        )
 
     @property
     def free_pool_bytes(self) -> int | None:
-        """The most bytes of a pool that a run has without taking time for it, beside the
-        temporaries that are not planned; None where no bytes take any."""
+        """The most bytes of a pool that take no time; None where no bytes take any."""
         free_bytes = self.placement.backend.free_temporary_bytes
-        if not free_bytes or self.least_fixed_bytes is None:
-            return None
-        return free_bytes - (self.fixed_bytes - self.least_fixed_bytes)
+        unplanned_bytes = self.fixed_bytes - (self.least_fixed_bytes or 0)
+        return free_bytes - unplanned_bytes if free_bytes else None
+
+    def _worthwhile(
+        self, seconds_for: Callable[[int], float], limits: tuple[int, ...]
+    ) -> float:
+        found = worthwhile_bytes(self.graphs[0], self.options, seconds_for, limits)
+        return math.inf if found is None else found
 
     @property
     def slack_worth_using(self) -> float:

@@ -23,8 +23,9 @@ _NUM_RUNGS = 12
 # Operations that may be simulated for a plan: a fiftieth of what plans are made with, which
 # shifts the sum of seconds by a hundredth in the median.
 _SEARCH_EFFORT = 200_000
-# XLA needs up to so much more than planned: a pool that aims below a limit leaves it free.
-_MARGIN = 1 / 32
+# XLA needs up to so much more than planned: a pool that aims below a limit leaves it free,
+# as another compilation takes longer than that gains.
+_MARGIN = 1 / 10
 
 
 def worthwhile_bytes(
@@ -64,5 +65,10 @@ def worthwhile_bytes(
 
 
 def _pools(most: int, limits: tuple[int, ...]) -> Iterator[int]:
-    yield from (int(most * _RUNG**number) for number in range(_NUM_RUNGS))
-    yield from (limit - int(limit * _MARGIN) for limit in limits if 0 < limit < most)
+    """A ladder of pools, and those that aim below limits; none that misses one narrowly."""
+    aims = [(limit - int(limit * _MARGIN), limit) for limit in limits if 0 < limit < most]
+    for number in range(_NUM_RUNGS):
+        pool = int(most * _RUNG**number)
+        if not any(aim < pool <= limit for aim, limit in aims):
+            yield pool
+    yield from (aim for aim, _ in aims)

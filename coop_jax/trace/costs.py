@@ -38,6 +38,11 @@ TRANSCENDENTAL_OPERATIONS = 10
 _RANDOM_BITS = frozenset(("random_bits", "threefry2x32"))
 RANDOM_BITS_OPERATIONS = 100  # threefry2x32: 20 rounds of about 5 operations a word
 _SORTS = {"sort": "dimension", "top_k": "axis"}  # With the parameter that says along what.
+# Operations of many steps for each element, which matrix units are of no use for. They take
+# the rate of vectors, as in the price of an executable (`xla.executable_seconds`): at that
+# of matrices the bits of a dropout are made again, where to keep the mask takes a byte for
+# each element.
+_OF_VECTORS = frozenset(_SORTS) | _RANDOM_BITS
 # To compare two elements of a sorting network, with their indices, and to exchange them:
 # `examples/compare/sort_rates.py`, on an H200 24 to 29 in rows of 256 to 4,096, on a CPU 21
 # to 29 in rows of 256 to a million.
@@ -150,9 +155,9 @@ def seconds(
             for v in [*reads(eqn), *writes(eqn)]
             if hasattr(v.aval, "dtype") and v.aval.dtype.name.startswith(("f", "bf"))
         ]
-        is_sort = eqn.primitive.name in _SORTS  # Which matrix units are of no use for.
         matrix_rate = target.matrix_rate(max(widths, default=4))
-        arithmetic += flops(eqn) / (target.vector_rate if is_sort else matrix_rate)
+        has_no_product = eqn.primitive.name in _OF_VECTORS
+        arithmetic += flops(eqn) / (target.vector_rate if has_no_product else matrix_rate)
     here = max(arithmetic, (read_bytes + written_bytes) / target.bytes_per_second)
     return here + sent / target.link_bytes_per_second
 
@@ -200,24 +205,12 @@ def seconds_again(eqn: Any, target: Target) -> float:
     return seconds([eqn], _bytes_of(reads(eqn)), _bytes_of(eqn.outvars), target)
 
 
-def seconds_in_loop(eqn: Any, target: Target) -> float:
-    """`seconds_again` of an equation in the body of a loop.
-
-    Random bits are no product: they take the rate of vectors, as in the price of an
-    executable (`xla.executable_seconds`). At that of matrices a mask of a dropout was made
-    again, where to keep it takes a byte for each element.
-    """
-    if eqn.primitive.name in _RANDOM_BITS:
-        return flops(eqn) / target.vector_rate
-    return seconds_again(eqn, target)
-
-
 def _body_seconds(jaxpr: Any, target: Target) -> float:
     """Modelled time of a body: the longer of its equations and of the traffic of what it is
     given and returns."""
     body, _ = _compat.open_jaxpr(jaxpr)
     passed_bytes = _bytes_of([*body.invars, *body.outvars])
-    again = math.fsum(seconds_in_loop(eqn, target) for eqn in body.eqns)
+    again = math.fsum(seconds_again(eqn, target) for eqn in body.eqns)
     return max(again, passed_bytes / target.bytes_per_second)
 
 

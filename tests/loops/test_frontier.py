@@ -15,7 +15,7 @@ from coop_jax.loops.frontier import frontier
 from coop_jax.loops.iteration import Iteration
 from coop_jax.loops.pairs import find_pairs
 from coop_jax.targets import named
-from coop_jax.trace.costs import aval_bytes, seconds_in_loop
+from coop_jax.trace.costs import aval_bytes, seconds_again
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import may_run_again
 
@@ -111,7 +111,7 @@ def test_an_inner_loop_that_runs_again_reads_its_weights_in_every_iteration():
     [loop] = [eqn for eqn in last.recomputed if eqn.primitive.name == "scan"]
     body, _ = _compat.open_jaxpr(loop.params["jaxpr"])
     read = sum(aval_bytes(v.aval) for v in body.invars)
-    assert seconds_in_loop(loop, TARGET) >= 64 * read / TARGET.bytes_per_second
+    assert seconds_again(loop, TARGET) >= 64 * read / TARGET.bytes_per_second
 
 
 @pytest.mark.parametrize("length", [2, 20])
@@ -121,7 +121,7 @@ def test_seconds_of_a_loop_are_those_of_its_iterations(length):
 
     def seconds_of(fn):
         jaxpr = jax.make_jaxpr(fn)(jnp.ones((64, 64))).jaxpr
-        return sum(seconds_in_loop(eqn, TARGET) for eqn in jaxpr.eqns)
+        return sum(seconds_again(eqn, TARGET) for eqn in jaxpr.eqns)
 
     once = seconds_of(product)
     looped = seconds_of(lambda x: jax.lax.fori_loop(0, length, lambda _, x: product(x), x))
