@@ -20,8 +20,8 @@ from coop_jax.search.candidates import GAIN_WORTH_TRYING
 # A rung of the ladder has this part of the bytes of the one above it.
 _RUNG = 0.87
 _NUM_RUNGS = 12
-# Operations that may be simulated for a plan: a fiftieth of what plans are made with, which
-# shifts the sum of seconds by a hundredth in the median.
+# Operations that may be simulated for a plan: a fiftieth of what plans are made with. The
+# pools differ by more than what the rest of the effort saves in one of them.
 _SEARCH_EFFORT = 200_000
 # XLA needs up to so much more than planned: a pool that aims below a limit leaves it free,
 # as another compilation takes longer than that gains.
