@@ -78,7 +78,7 @@ def faulted_part(size: int) -> float:
 
 
 def writing(size: int) -> Any:
-    """An executable whose temporaries are one array of so many MiB."""
+    """An executable whose temporaries are one array of so many MiB, with JAX 0.12."""
 
     def filled_and_summed(value):
         array = jnp.full((size, 1 << 18), value, jnp.float32)

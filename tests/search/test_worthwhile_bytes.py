@@ -111,18 +111,26 @@ def test_what_memory_takes_on_a_cpu():
 
 @pytest.mark.skipif(not IS_GLIBC, reason="the threshold is glibc's")
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the allocator is XLA:CPU's")
+@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="there nothing is stored")
 def test_from_the_limit_on_the_system_gives_pages_to_every_run():
-    """In a new process: threads of other tests leave blocks of their own."""
+    """In new processes, as threads of other tests leave blocks of their own. Where the
+    allocator puts a smaller block depends on the thread: of five, one uses it again."""
     limit = (fresh_pages.most_for_nothing() + 1) >> 20
-    sizes = limit - 1, limit + 1
-    code = f"import fresh_pages; print(*map(fresh_pages.faulted_part, {sizes}))"
-    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    printed = subprocess.check_output(
-        [sys.executable, "-c", code], env=os.environ | paths, text=True
+    below, above = zip(
+        *(faulted_parts(limit - 1, limit + 1) for _ in range(5)), strict=True
     )
-    below, above = map(float, printed.split()[-2:])
-    assert below < 0.2
-    assert above > 0.9
+    assert min(above) > 0.9
+    assert min(below) < 0.2
+
+
+def faulted_parts(*sizes):
+    """The parts of temporaries of such sizes whose pages the system gives to every run."""
+    code = f"import fresh_pages; print(*map(fresh_pages.faulted_part, {sizes}))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment.pop("XLA_FLAGS", None)  # One device.
+    command = [sys.executable, "-c", code]
+    printed = subprocess.check_output(command, env=environment, text=True)
+    return [float(part) for part in printed.split()[-len(sizes) :]]
 
 
 def planned(budget):
@@ -150,12 +158,34 @@ def test_more_room_is_never_slower():
     step = traced(light_step, *light_arguments())
     both = compile_both(step)
     seconds = []
-    for part in (0.4, 0.55, 0.7, 0.85, 0.97):
+    for part in (0.33, 0.55, 0.7, 0.85, 0.97):
         log = [].append
         search = BudgetSearch(problem_of(step, QUICK, log, both.tagged, XLA_PLACES))
         seconds.append(search.run(int(part * both.total_bytes)).executable_seconds)
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[-1] < seconds[0]
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="there other plans are made")
+def test_a_pool_that_takes_no_time_is_given_up_where_it_recomputes_too_much():
+    """A plan that is made for it misses it, and less would recompute more than that costs:
+    then the best of larger pools is used."""
+    backend, limit = backends.without("cpu"), 20 << 20
+    backend.free_temporary_bytes = limit
+    backend.seconds_for_temporaries = lambda size: 3e-3 * size / limit * (size > limit)
+    with backends.registered("cpu", backend):
+        step = traced(light_step, *light_arguments())
+        both = compile_both(step)
+        log = [].append
+        search = BudgetSearch(problem_of(step, QUICK, log, both.tagged, XLA_PLACES))
+        free_bytes = search.problem.free_pool_bytes
+        assert search.problem.worthwhile_bytes < free_bytes
+        found = search.run(int(0.9 * both.total_bytes))
+    first = search.problem.measured[0]
+    assert free_bytes < first.total_bytes - search.problem.fixed_bytes
+    assert free_bytes < search.problem.worthwhile_bytes < math.inf
+    assert first.total_bytes < found.total_bytes
+    assert found.recompute_seconds < first.recompute_seconds
 
 
 def test_other_planners_and_placements_use_all_of_the_room():

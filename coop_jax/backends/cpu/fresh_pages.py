@@ -3,7 +3,7 @@
 XLA:CPU allocates the temporaries of an executable in one block for every run, with the C
 library's allocator. glibc maps a block of 32 MiB or more anew each time and gives it back
 at the end, whatever was freed before (`M_MMAP_THRESHOLD`, mallopt(3)): the system zeroes
-each of its pages as it is first written. Smaller blocks are used again. So a step with
+each of its pages as it is first written. Most smaller blocks are used again. So a step with
 fewer temporaries can be faster than one that recomputes less.
 """
 
