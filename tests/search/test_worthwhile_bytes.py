@@ -116,11 +116,12 @@ def test_from_the_limit_on_the_system_gives_pages_to_every_run():
     """In new processes, as threads of other tests leave blocks of their own. Where the
     allocator puts a smaller block depends on the thread: of five, one uses it again."""
     limit = (fresh_pages.most_for_nothing() + 1) >> 20
-    below, above = zip(
-        *(faulted_parts(limit - 1, limit + 1) for _ in range(5)), strict=True
-    )
-    assert min(above) > 0.9
-    assert min(below) < 0.2
+    for _ in range(5):
+        below, above = faulted_parts(limit - 1, limit + 1)
+        assert above > 0.9
+        if below < 0.2:
+            return
+    pytest.fail("every block below the limit is given back in every run")
 
 
 def faulted_parts(*sizes):
