@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("copies_cost_nothing")
 ALL_BITS = pytest.mark.usefixtures("optimized_code")
 
 
-def arena_step(fn, budget="60%", planner="lookahead", **options):
+def arena_step(fn, budget="80%", planner="lookahead", **options):
     # Where values lie is what is tested, not which: the fast planner.
     return coop_jax.remat_train_step(
         fn, budget=budget, placement="arena", planner=planner, **options
