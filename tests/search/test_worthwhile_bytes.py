@@ -129,7 +129,7 @@ def faulted_parts(*sizes):
     code = f"import fresh_pages; print(*map(fresh_pages.faulted_part, {sizes}))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment.pop("XLA_FLAGS", None)  # One device.
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-P", "-c", code]  # Not the sources beside it.
     printed = subprocess.check_output(command, env=environment, text=True)
     return [float(part) for part in printed.split()[-len(sizes) :]]
 
