@@ -157,7 +157,7 @@ def fit_step(
     assert found.total_bytes <= budget_bytes, "a search returns what keeps the budget"
     end_books_with(found.compiled, placing)
     fitted = _fitted(around, line.num_compilations, found, budget_bytes, total_bytes)
-    worthwhile = search.problem.fixed_bytes + search.problem.worthwhile_bytes
+    worthwhile = search.problem.fixed_bytes + search.problem.worthwhile.pool_bytes
     if worthwhile < budget_bytes:
         plan = dataclasses.replace(fitted.plan, worthwhile_bytes=int(worthwhile))
         fitted = dataclasses.replace(fitted, plan=plan)

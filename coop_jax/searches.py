@@ -56,7 +56,9 @@ def seconds_on_device(traced: TracedStep) -> Callable[[Any], float | None]:
 
     def seconds_of(compiled: Any) -> float | None:
         seconds = executable_seconds(compiled, target, kernels)
-        return seconds and seconds + seconds_for_temporaries(traced, compiled)
+        if seconds is None:
+            return None
+        return seconds + seconds_for_temporaries(traced, compiled)
 
     return seconds_of
 

@@ -114,10 +114,9 @@ def _tpu(
 # machine), and a step's plan would change from day to day. Only the ratio decides between
 # plans, here 10 operations per byte. Data sheets give 15 to 30 to processors of any size:
 # 32 float32 operations per core and cycle or twice that, over their bandwidth. XLA:CPU
-# reaches less in products and convolutions of the sizes of layers: on two cores of a server
-# 8e10 to 2.7e11 operations/s, beside 2.5e10 to 5e10 bytes/s in place. What pages touched
-# first take has a price of its own (`backends.cpu.fresh_pages`). Half-precision matrices
-# are converted to float32: no faster.
+# reaches less in products and convolutions of the sizes of layers: half of it
+# (`examples/cpu_rates.py`). What pages touched first take has a price of its own
+# (`backends.cpu.fresh_pages`). Half-precision matrices are converted to float32: no faster.
 _CPU = Target("cpu", "cpu", {32: 2e11, 16: 2e11}, 2e10, 64)
 
 # Vendors' data sheets: dense rates without sparsity (32: TF32 on NVIDIA, which is XLA's

@@ -61,7 +61,7 @@ def pages_row(size: int) -> list[str]:
     """The cells of an executable with a temporary of so many MiB."""
     part = faulted_part(size)
     compiled = writing(size)
-    ms = 1e3 * statistics.median(seconds_of(compiled, (1.0,))[1] for _ in range(_RUNS))
+    ms = 1e3 * statistics.median(seconds_of(compiled, (1.0,)) for _ in range(_RUNS))
     return [str(size), f"{part:.0%}", f"{ms:.1f}", f"{ms / size:.2f}"]
 
 
@@ -99,7 +99,7 @@ def step_row(name: str, step: Callable, args: tuple[Any, ...], percent: float) -
     times: list[list[float]] = [[] for _ in versions]
     for run in range(_RUNS + 1):
         for version, own in zip(versions, times, strict=True):
-            _, seconds = seconds_of(version, args)
+            seconds = seconds_of(version, args)
             if run:
                 own.append(seconds)
     as_written, *planned = map(statistics.median, times)
@@ -113,10 +113,11 @@ def part_of(step: Any, args: tuple[Any, ...]) -> str:
     return f"{plan.measured_bytes / plan.unmodified_bytes:.1%}"
 
 
-def seconds_of(call: Callable, args: tuple[Any, ...]) -> tuple[Any, float]:
+def seconds_of(call: Callable, args: tuple[Any, ...]) -> float:
+    """Seconds of one run."""
     start = time.perf_counter()
-    result = jax.block_until_ready(call(*args))
-    return result, time.perf_counter() - start
+    jax.block_until_ready(call(*args))
+    return time.perf_counter() - start
 
 
 def header(percent: float) -> str:

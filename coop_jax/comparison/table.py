@@ -52,7 +52,8 @@ class Row:
         product_flops: floating point operations of the products and convolutions in the
             compiled step, on one device.
         executable_seconds: seconds of the instructions that the compiled step consists
-            of, at the target's rates: what a fence stores or tears apart is counted.
+            of, at the target's rates: what a fence stores or tears apart is counted. On a
+            CPU also of the pages that its temporaries take in every run.
     """
 
     name: str

@@ -20,8 +20,6 @@ from coop_jax.search.candidates import (
     MAX_CLOSING_IN,
     MAX_COMPILATIONS,
     MAX_TIGHTEST,
-    SLACK_ON_MESHES,
-    SLACK_WORTH_USING,
     Candidate,
     Enough,
     Measured,
@@ -127,8 +125,10 @@ class BudgetSearch:
         if not is_tight:
             found = self._likely(search, budget_bytes, num_left)
         elif not self.sweeps:
-            # The tightest take a bisection, which is longer than to compile two plans.
-            if budget_bytes - self.problem.fixed_bytes < self.problem.worthwhile_bytes:
+            # The tightest take a bisection, which is longer than to compile two plans. A
+            # plan for less than the budget is expected to keep it, and may be aimed twice.
+            room = budget_bytes - self.problem.fixed_bytes
+            if room < self.problem.worthwhile.pool_bytes:
                 num_left = MAX_BESIDE_TIGHTEST
             found = search.best(budget_bytes, num_left, compiles_unlikely=False)
             # Asked again, it says the same.
@@ -246,11 +246,13 @@ class BudgetSearch:
             return found
         problem = self.problem
         room = budget_bytes - problem.fixed_bytes
-        left = SLACK_ON_MESHES if problem.is_gathered_early else 0.0
-        if problem.worthwhile_bytes < room:
-            room, left = int(problem.worthwhile_bytes), SLACK_WORTH_USING
+        worthwhile_bytes = problem.worthwhile.pool_bytes
+        may_be_left = 0.0
+        if problem.is_gathered_early or worthwhile_bytes < room:
+            may_be_left = problem.slack_worth_using
+        room = int(min(room, worthwhile_bytes))
         limit_bytes = problem.fixed_bytes + room
-        if limit_bytes - found.total_bytes <= left * room:
+        if limit_bytes - found.total_bytes <= may_be_left * room:
             return found
         closed_in(problem, found, limit_bytes, MAX_CLOSING_IN)
         best = best_of(problem.measured, budget_bytes)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +33,7 @@ from coop_jax.search.candidates import (
 )
 from coop_jax.search.copies_alive import LiveWithCopies, live_with_copies
 from coop_jax.search.placements import XlaPlacement, changes_nothing, unless_unchanged
-from coop_jax.search.worthwhile_bytes import worthwhile_bytes
+from coop_jax.search.worthwhile_bytes import Worthwhile
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program
 from coop_jax.xla.memory_figures import compile_measured
@@ -118,42 +117,21 @@ class Problem:
         return is_divided and self.placement.backend.gathers_early
 
     @functools.cached_property
-    def worthwhile_bytes(self) -> float:
-        """The bytes of a pool beyond which memory takes more time than it saves; infinite
-        where it does not, or that is not known."""
-        limit = self.free_pool_bytes
-        if limit is None or self.options.policy != "search" or self.placement.has_arena:
-            return math.inf
-        if self.is_on_host_devices:  # They take pages together: that was not measured.
-            return math.inf
-        return self._worthwhile(self.seconds_for_pool, (limit,))
-
-    def give_up_free_pool(self) -> None:
-        """`worthwhile_bytes` without the pool that takes no time: XLA needs more for plans
-        that are made for it, and for the next smaller ones too much is recomputed."""
-        least = (self.free_pool_bytes or 0) + 1
-        self.worthwhile_bytes = self._worthwhile(
-            lambda pool: self.seconds_for_pool(max(pool, least)), ()
+    def worthwhile(self) -> Worthwhile:
+        """The pool that is worth the time that memory takes; all of it for the paper's
+        planners, in an arena, and on devices of a host, which take pages together."""
+        backend, free_bytes = self.placement.backend, None
+        assert self.least_fixed_bytes is not None, "set in `__post_init__`"
+        unplanned_bytes = self.fixed_bytes - self.least_fixed_bytes
+        uses_all = self.options.policy != "search" or self.placement.has_arena
+        if backend.free_temporary_bytes and not (uses_all or self.is_on_host_devices):
+            free_bytes = backend.free_temporary_bytes - unplanned_bytes
+        return Worthwhile(
+            self.graphs[0],
+            self.options,
+            lambda pool: backend.seconds_for_temporaries(pool + unplanned_bytes),
+            free_bytes,
         )
-
-    def seconds_for_pool(self, pool_bytes: int) -> float:
-        """Seconds that a run takes to have the temporaries of a plan for a pool."""
-        return self.placement.backend.seconds_for_temporaries(
-            pool_bytes + self.fixed_bytes - (self.least_fixed_bytes or 0)
-        )
-
-    @property
-    def free_pool_bytes(self) -> int | None:
-        """The most bytes of a pool that take no time; None where no bytes take any."""
-        free_bytes = self.placement.backend.free_temporary_bytes
-        unplanned_bytes = self.fixed_bytes - (self.least_fixed_bytes or 0)
-        return free_bytes - unplanned_bytes if free_bytes else None
-
-    def _worthwhile(
-        self, seconds_for: Callable[[int], float], limits: tuple[int, ...]
-    ) -> float:
-        found = worthwhile_bytes(self.graphs[0], self.options, seconds_for, limits)
-        return math.inf if found is None else found
 
     @property
     def slack_worth_using(self) -> float:

@@ -108,7 +108,7 @@ def _functions(module: Any) -> Iterator[Any]:
 
 
 _SEARCH = "search.candidates"
-_FEEDBACK = "search.feedback_search"
+_DESCENT = "search.descent"
 _SWEEP = "search.sweep_search"
 _POOLS = "backends.tpu.pool_sweep"
 _LAYERS = "backends.tpu.chen_schedules"
@@ -225,9 +225,9 @@ VALUES = (
         COMPILED,
         neutral=1,
     ),
-    Tuned(_FEEDBACK, "_MARGIN", "part of the room that a first plan leaves", COMPILED),
+    Tuned(_DESCENT, "_MARGIN", "part of the room that a first plan leaves", COMPILED),
     Tuned(
-        _FEEDBACK,
+        _DESCENT,
         "_LEFT_ON_MESHES",
         "room that a first plan leaves on several host devices, one over this",
         COMPILED,
@@ -235,33 +235,33 @@ VALUES = (
         effect=_ON_HOST_DEVICES,
     ),
     Tuned(
-        _FEEDBACK,
+        _DESCENT,
         "_AFTER_A_MISS",
         "unused room, in `SLACK_WORTH_USING`, that is worth a compilation after a miss",
         ARGUMENT,
     ),
     Tuned(
-        _FEEDBACK,
+        "search.feedback_search",
         "_FLOOR_PREFERENCES",
         "parts of the smallest pool that the tightest plans prefer",
         COMPILED,
         neutral=1,
     ),
-    Tuned(_FEEDBACK, "_MOST_SKIPPED", "plans made again between compilations", EFFORT),
+    Tuned(_DESCENT, "_MOST_SKIPPED", "plans made again between compilations", EFFORT),
     Tuned(
-        _FEEDBACK,
+        _DESCENT,
         "_MARGIN_OF_ERROR",
         "growth of an error from one plan to the next, one over this",
         COMPILED,
     ),
     Tuned(
-        _FEEDBACK,
+        _DESCENT,
         "_STEP_AFTER_THE_SAME",
         "reduction of the room where a plan comes a second time, one over this",
         EFFORT,
     ),
     Tuned(
-        _FEEDBACK,
+        _DESCENT,
         "_PART_USED_NEXT",
         "free room that the next plan may use, one over this",
         ARGUMENT,

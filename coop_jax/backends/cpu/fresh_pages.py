@@ -11,8 +11,8 @@ from __future__ import annotations
 
 # The most that glibc's threshold for mapped blocks grows to on 64-bit systems.
 _LEAST_MAPPED_BYTES = 32 << 20
-# Two cores of a Xeon, Linux, pages of 4 KiB: 4.5e9 (idle) to 2.8e9 (with other work on the
-# cores), by `examples/fresh_pages.py`.
+# Two cores of a server, Linux, pages of 4 KiB, by `examples/fresh_pages.py`: between a run
+# with such a block, and what it takes beyond one with a block that is used again.
 _BYTES_PER_SECOND = 4e9
 
 

@@ -95,7 +95,7 @@ FRESH_PAGES = Quirk(
     "and the system zeroes its pages as they are written, which takes several times as "
     "long as to read and write them. It counts in the seconds of executables; a plan "
     "leaves room of the budget unused where that would take more time than it saves.",
-    "JAX 0.10.2 and 0.12.0, XLA:CPU, glibc",
+    "JAX 0.12.0, XLA:CPU, glibc",
     "coop_jax.backends.cpu.fresh_pages",
     ("seconds_for_temporaries", "free_temporary_bytes"),
     "search/test_worthwhile_bytes.py",

@@ -1,0 +1,113 @@
+"""CPU rates: what XLA:CPU reaches in products, convolutions, elementwise work, random bits.
+
+    python examples/cpu_rates.py [--write]
+
+Only the ratios decide between plans: they are those of `coop_jax.targets`' row for
+processors, which is the same for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import pathlib
+import platform
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from budget_table import markdown
+from fresh_pages import seconds_of
+
+RESULTS = pathlib.Path(__file__).parent / "results" / "cpu_rates.md"
+COLUMNS = ("operation", "operands", "ms", "1e9 operations/s", "1e9 bytes/s")
+_RUNS = 15
+_WORDS = 1_000_000
+_CONVOLUTIONS = ((32, 32, 16, 3), (32, 32, 32, 3), (32, 16, 128, 3), (32, 16, 128, 1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help=f"to {RESULTS.name}")
+    args = parser.parse_args()
+    rows = [*products(), *convolutions(), *elementwise(), random_bits()]
+    text = f"{header()}\n\n{markdown(rows, COLUMNS)}"
+    if args.write:
+        RESULTS.write_text(text + "\n")
+    print(text)
+
+
+def products() -> list[list[str]]:
+    rows = []
+    for size in (256, 512, 1024, 2048):
+        square = jnp.ones((size, size))
+        seconds = median_seconds(jnp.matmul, square, square)
+        rows.append(row("product", f"{size} squared", seconds, 2 * size**3))
+    heads = jnp.ones((128, 128, 32))
+    seconds = median_seconds(lambda q, k: q @ k.transpose(0, 2, 1), heads, heads)
+    rows.append(row("batched product", "128 of 128 x 32", seconds, 2 * 128**3 * 32))
+    return rows
+
+
+def convolutions() -> list[list[str]]:
+    rows = []
+    for batch, side, channels, window in _CONVOLUTIONS:
+        image = jnp.ones((batch, side, side, channels))
+        kernel = jnp.ones((window, window, channels, channels))
+        seconds = median_seconds(convolved, image, kernel)
+        shape = f"{batch} x {side} x {side} x {channels}, {window} x {window}"
+        operations = 2 * image.size * channels * window**2
+        rows.append(row("convolution", shape, seconds, operations))
+    return rows
+
+
+def convolved(image: Any, kernel: Any) -> Any:
+    layout = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(
+        image, kernel, (1, 1), "SAME", dimension_numbers=layout
+    )
+
+
+def elementwise() -> list[list[str]]:
+    """In blocks that are used again, so that pages take no time."""
+    x = jnp.ones((4, 1 << 20))
+    functions = {"multiplication": lambda x: 1.5 * x, "tanh": jnp.tanh, "exp": jnp.exp}
+    return [
+        row(name, "16 MiB", median_seconds(function, x), x.size, 2 * x.nbytes)
+        for name, function in functions.items()
+    ]
+
+
+def random_bits() -> list[str]:
+    seconds = median_seconds(lambda k: jax.random.bits(k, (_WORDS,)), jax.random.key(0))
+    return row("random bits", "a million words", seconds, 100 * _WORDS)
+
+
+def row(
+    name: str, operands: str, seconds: float, operations: int, touched_bytes: int = 0
+) -> list[str]:
+    rates = [operations, touched_bytes]
+    cells = [f"{1e-9 * rate / seconds:.1f}" if rate else "" for rate in rates]
+    return [name, operands, f"{1e3 * seconds:.2f}", *cells]
+
+
+def median_seconds(function: Callable, *args: Any) -> float:
+    step = jax.jit(function)
+    seconds_of(step, args)
+    return statistics.median(seconds_of(step, args) for _ in range(_RUNS))
+
+
+def header() -> str:
+    version = importlib.metadata.version
+    return (
+        "`python examples/cpu_rates.py --write`. Random bits count as 100 operations a "
+        f"word. Python {platform.python_version()}, jax {version('jax')}; "
+        f"{platform.machine()}, {os.cpu_count()} cores."
+    )
+
+
+if __name__ == "__main__":
+    main()
