@@ -29,6 +29,9 @@ _OVERHEAD_LIMIT = 10.0
 # XLA places the tensors: the offsets of a plan only have to be valid, not tight.
 _PACKING_EFFORT = 2_000_000
 
+# Of a search that only has to show that there is a plan: a hundredth of the default.
+_LITTLE_EFFORT = 100_000
+
 Schedule = _ext.Schedule
 Planned = tuple[StepGraph, AnySchedule]
 
@@ -122,26 +125,27 @@ def smallest_pool(graph: StepGraph, options: PlanOptions) -> SmallestPool:
     return smallest_of([graph], options)[1]
 
 
-def small_pools(graphs: Sequence[StepGraph], options: PlanOptions) -> list[Any]:
-    """A small pool for each of a step's orders, by bisection with little effort."""
-    tried = at_once(lambda graph: _ext.minimum_pool_quickly(graph.core, options), graphs)
-    quick = [pool for pool in tried if pool is not None]
-    assert len(quick) == len(tried), "without eviction nothing is recomputed"
-    return quick
+def is_planned_quickly(
+    graphs: Sequence[StepGraph], options: PlanOptions, pool_bytes: int
+) -> bool:
+    """Whether little effort finds a plan for a pool in any of a step's orders; where it
+    finds none, there may be one."""
+    effort = min(options.search_effort, _LITTLE_EFFORT)
+    quick = options.with_fields(search_effort=effort)
+    return any(plan_pool(graph, pool_bytes, quick) is not None for graph in graphs)
 
 
 def smallest_of(
-    graphs: Sequence[StepGraph], options: PlanOptions, quick: Sequence[Any] | None = None
+    graphs: Sequence[StepGraph], options: PlanOptions
 ) -> tuple[StepGraph, SmallestPool]:
     """The smallest pool that can be planned in any of a step's orders, by bisection.
 
     All orders are bisected with little effort. With all of it the most promising one comes
     first: of the others nothing more is planned than shows that theirs are larger.
-
-    Arguments:
-        quick: what `small_pools` returns for the same; None: it is asked.
     """
-    quick = small_pools(graphs, options) if quick is None else quick
+    tried = at_once(lambda graph: _ext.minimum_pool_quickly(graph.core, options), graphs)
+    quick = [pool for pool in tried if pool is not None]
+    assert len(quick) == len(tried), "without eviction nothing is recomputed"
     first = min(range(len(quick)), key=lambda number: quick[number].capacity)
     core = graphs[first].core
     most = _ext.minimum_pool_from(core, options, quick[first])

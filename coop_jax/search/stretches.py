@@ -93,7 +93,7 @@ class Stretch:
         """So many bytes, or those of the last plan if these are fewer, which takes long to
         know of bodies."""
         if self.bodies is not None:
-            if saved_bytes <= self.base_bytes + self.bodies.quickly_saved_bytes:
+            if self.bodies.can_save_quickly(saved_bytes - self.base_bytes):
                 return saved_bytes
         return min(self.high, saved_bytes)
 
@@ -208,5 +208,15 @@ def _of_bodies(
     for number, bodies in enumerate(bodies_of(base.program, is_worth)):
         if not is_worth(bodies.largest_pool_bytes):
             continue
-        if is_worth(bodies.quickly_saved_bytes) or is_worth(bodies.most_saved_bytes):
+        if _may_save_enough(bodies, is_worth):
             yield Stretch(None, base, base_bytes, bodies=bodies, is_last_alone=number > 0)
+
+
+def _may_save_enough(bodies: TightBodies, is_worth: IsWorth) -> bool:
+    """Whether what the bodies can save is worth it. What little effort shows of half of
+    their bytes, of a quarter and so on mostly is enough to know."""
+    part = bodies.largest_pool_bytes
+    while is_worth(part := part // 2):
+        if bodies.can_save_quickly(part):
+            return True
+    return is_worth(bodies.most_saved_bytes)

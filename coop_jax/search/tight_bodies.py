@@ -22,8 +22,8 @@ from coop_jax.loops.bodies import bodies_of, runs_of_bodies, with_bodies
 from coop_jax.loops.marks import is_of_group
 from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.planner import (
+    is_planned_quickly,
     least_recomputation,
-    small_pools,
     smallest_of,
     unconstrained,
 )
@@ -120,12 +120,11 @@ class TightBodies:
         pools = (body.pool_bytes for body in self._loops.values())
         return max(pools, default=0)
 
-    @functools.cached_property
-    def quickly_saved_bytes(self) -> int:
-        """Bytes by which the largest pool can be smaller at least: found in a part of the
-        time that the most take."""
-        small = (body.small_bytes for body in self._loops.values())
-        return self.largest_pool_bytes - max(small, default=0)
+    def can_save_quickly(self, saved_bytes: int) -> bool:
+        """Whether little effort shows that the loops can take so many bytes less, in a
+        small part of the time that `most_saved_bytes` takes."""
+        excess = self._excess(saved_bytes)
+        return all(self._loops[at].can_take_less(less) for at, less in excess.items())
 
     @functools.cached_property
     def most_saved_bytes(self) -> int:
@@ -199,14 +198,14 @@ class _Equation:
         return max(body.pool_bytes for body in self._bodies)
 
     @functools.cached_property
-    def small_bytes(self) -> int:
-        """Few such bytes that can be planned."""
-        return max(body.small_bytes for body in self._bodies)
-
-    @functools.cached_property
     def smallest_bytes(self) -> int:
         """The least such bytes that can be planned."""
         return max(body.smallest_bytes for body in self._bodies)
+
+    def can_take_less(self, excess_bytes: int) -> bool:
+        """Whether little effort shows that so many bytes less can be planned."""
+        room = self.pool_bytes - excess_bytes
+        return all(body.can_take_less(body.pool_bytes - room) for body in self._bodies)
 
     def tightened(self, excess_bytes: int) -> tuple[Any, list[TightBody], int]:
         """The equation with a pool that is smaller by so many bytes, or as small as it can
@@ -257,20 +256,21 @@ class _Body:
         """The least such bytes that can be planned."""
         scratch = {index: inner.smallest_bytes for index, inner in self._inner.items()}
         graphs = self._graphs(self._program, scratch)
-        # With bodies inside of it the small pools are of other graphs.
-        quick = None if self._inner else self._small_pools
-        return smallest_of(graphs, self._planning.options, quick)[1].pool_bytes
+        return smallest_of(graphs, self._planning.options)[1].pool_bytes
 
-    @functools.cached_property
-    def small_bytes(self) -> int:
-        """Few such bytes that can be planned."""
-        return min(pool.capacity for pool in self._small_pools)
-
-    @functools.cached_property
-    def _small_pools(self) -> list[Any]:
-        scratch = {index: inner.small_bytes for index, inner in self._inner.items()}
+    def can_take_less(self, excess_bytes: int) -> bool:
+        """Whether little effort shows that so many bytes less can be planned; those inside
+        of it are then as `tightened` makes them, or as they are."""
+        if excess_bytes <= 0:
+            return True
+        alignment = self._planning.target.alignment_bytes
+        scratch = {}
+        for index, inner in self._inner.items():
+            less = excess_bytes if inner.can_take_less(excess_bytes) else 0
+            scratch[index] = (inner.pool_bytes - less) // alignment * alignment
         graphs = self._graphs(self._program, scratch)
-        return small_pools(graphs, self._planning.options)
+        room = self.pool_bytes - excess_bytes
+        return is_planned_quickly(graphs, self._planning.options, room)
 
     def tightened(self, excess_bytes: int) -> tuple[Program, list[TightBody], int]:
         """The body with a pool that is smaller by so many bytes, or as small as it can be;
@@ -293,12 +293,12 @@ class _Body:
             program = dataclasses.replace(program, eqns=tuple(eqns))
         graphs = self._graphs(program, scratch)
         room = self.pool_bytes - excess_bytes
-        if room < self.small_bytes:
-            room = max(room, self.smallest_bytes)
         as_it_is = planning.least_unconstrained(graphs)
         if as_it_is <= room:
             return program, planned, as_it_is
         found = least_recomputation(graphs, planning.options, room)
+        if found is None and room < self.smallest_bytes:
+            found = least_recomputation(graphs, planning.options, self.smallest_bytes)
         if found is None:
             graph, smallest = smallest_of(graphs, planning.options)
             found = graph, smallest.schedule

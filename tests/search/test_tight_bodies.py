@@ -245,6 +245,29 @@ def test_loops_with_smaller_pools_stay_as_they_are():
     assert sum(changed) == 1
 
 
+def test_a_budget_that_leaves_room_needs_no_bisection(monkeypatch):
+    """The least that bodies need takes longest to find: only the last resort asks."""
+
+    def fails(*_):
+        raise AssertionError("asked for the least")
+
+    monkeypatch.setattr("coop_jax.search.tight_bodies.smallest_of", fails)
+    weights, batches = arguments()
+    nested = jax.jit(lambda w, b: jax.lax.scan(lambda w, _: trained(w, b), w, length=2))
+    for step in (accumulated, counted, nested):
+        plan = remat_train_step(step, budget="90%").plan(weights, batches)
+        assert plan.measured_bytes < plan.unmodified_bytes, step
+
+
+def test_bodies_that_can_take_less_do():
+    _, bodies = tight_bodies(trained, *arguments())
+    part = bodies.largest_pool_bytes // 8
+    assert bodies.can_save_quickly(part)
+    assert bodies.saving(part)[2] >= part
+    assert not bodies.can_save_quickly(bodies.most_saved_bytes + part)
+    assert not bodies.can_save_quickly(bodies.largest_pool_bytes)
+
+
 def test_a_plan_of_bodies_is_made_once():
     """To plan a body takes longer than to compile it."""
     _, bodies = tight_bodies(trained, *arguments())
