@@ -76,8 +76,8 @@ def test_a_decoder_of_96_layers_is_planned_and_compiled_in_the_time_of_12():
         step, args = decoder_problem(dataclasses.replace(SIZES, layers=layers))
         return planned(step, args, "60%")[1]
 
-    few, many = zip(*[(seconds(12), seconds(96)) for _ in range(3)], strict=True)
-    assert statistics.median(many) <= 1.5 * statistics.median(few)
+    few, many = zip(*[(seconds(12), seconds(96)) for _ in range(2)], strict=True)
+    assert min(many) <= 1.5 * min(few)
 
 
 @pytest.mark.parametrize("budget", ["60%", "20%"])

@@ -83,7 +83,11 @@ STEPS = {
     "in each layer": functools.partial(parts, summed, ROWS),
     "gathered in each layer": functools.partial(parts, gathered, ALL),
 }
-SLOW = ("whole", "whole and gathered", "whole without check_vma")
+MARKS = {
+    "whole": [pytest.mark.slow],
+    "whole without check_vma": [pytest.mark.slow],
+    "whole and gathered": [pytest.mark.slow, pytest.mark.hand],
+}
 
 
 def arguments(batch):
@@ -102,7 +106,7 @@ def arguments(batch):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in STEPS],
+    [pytest.param(name, marks=MARKS.get(name, ())) for name in STEPS],
 )
 def test_it_needs_hardly_more_than_under_a_policy_with_the_same_results(name):
     make = STEPS[name]

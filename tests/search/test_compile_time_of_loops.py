@@ -42,8 +42,15 @@ COMPILED = {
     "decoder": (lambda: decoder_problem(SIZES), "60%", [1]),
 }
 OFTEN = ("simulation in groups",)
+BY_HAND = ("perceptron in one part", "recurrent in one part")  # Beside two parts, groups.
 
 pytestmark = pytest.mark.usefixtures("optimized_code")
+
+
+def marks_of(name):
+    if name in OFTEN:
+        return ()
+    return [pytest.mark.slow, *([pytest.mark.hand] if name in BY_HAND else [])]
 
 
 def compile_seconds(traced, program):
@@ -57,10 +64,7 @@ def compile_seconds(traced, program):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow)
-        for name in COMPILED
-    ],
+    [pytest.param(name, marks=marks_of(name)) for name in COMPILED],
 )
 def test_a_planned_scan_is_compiled_in_about_the_time_of_the_scan_as_written(
     name, monkeypatch
