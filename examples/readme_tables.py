@@ -88,7 +88,10 @@ def policies(paths: list[str], _: str | None = None) -> str:
     """The needs of policies and coop_jax, over all networks of a comparison."""
     found = [row for path in paths for row in _policy_rows(path)]
     header = ["`jax.checkpoint` policy", "rows", "its bytes", "ours"]
-    header += ["its modelled time ×", "ours ×"]
+    priced = (
+        _tables(_read(paths[0]))[0][0].split("|")[4].strip()
+    )  # Modelled, or executable.
+    header += [f"its {priced}", "ours ×"]
     is_measured = any(row.measured is not None for row in found)
     if is_measured:
         header += ["its measured time ×", "ours ×"]
@@ -163,9 +166,11 @@ _AS_WRITTEN, _FEWEST = "as written", "the fewest bytes"
 
 def _policy_rows(path: str) -> list[PolicyRow]:
     cells = _cells(path)
+    names = [name.strip() for name in _tables(_read(path))[0][0].strip("|").split("|")]
+    at = names.index("measured ×") if "measured ×" in names else len(names)
     unmodified = {c[0]: float(c[2]) for c in cells if c[1] == _AS_WRITTEN}
     return [
-        PolicyRow(c[1], unmodified[c[0]], *map(_number, c[2:8]))
+        PolicyRow(c[1], unmodified[c[0]], *map(_number, (*c[2:6], *c[at : at + 2])))
         for c in cells
         if c[1] not in (_AS_WRITTEN, _FEWEST)
     ]

@@ -212,13 +212,28 @@ def test_policies_are_summarized_by_geometric_means(tmp_path, monkeypatch):
         ("m", "nothing_saveable", "9", "1.200", "8", "1.100"),
         ("m", "the fewest bytes", "", "", "4", "2.000"),
     ]
-    lines = ["| a | b | c | d | e | f |", "| --- | --- | --- | --- | --- | --- |"]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    (tmp_path / "a.md").write_text("\n".join(lines) + "\n")
+
+    def write(name, header, rows):
+        lines = [header, ["---"] * len(header), *rows]
+        text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        (tmp_path / name).write_text(f"{text}\n")
+
+    header = ["network", "policy", "a", "modelled time ×", "b", "modelled time ×"]
+    write("a.md", header, rows)
     found = readme_tables.policies(["a.md"]).splitlines()
+    assert found[0].endswith("| its bytes | ours | its modelled time × | ours × |")
     assert "| `nothing_saveable` | 2 | 60.0% | 40.0% | 1.200 | 1.100 |" in found
     assert "| saved by name | 0 of 1 |  |  |  |  |" in found
     assert "| the fewest bytes | 2 |  | 20.0% |  | 2.000 |" in found
+    header = ["network", "policy", "a", "executable ×", "b", "executable ×"]
+    header += ["products ×", "coop_jax ×", "measured ×", "coop_jax ×"]
+    behind = [["1.9", "1.8", "1.3", "1.2"] if row[5] else [""] * 4 for row in rows]
+    write("b.md", header, [[*row, *more] for row, more in zip(rows, behind, strict=True)])
+    found = readme_tables.policies(["b.md"]).splitlines()
+    assert found[0].endswith("| its executable × | ours × | its measured time × | ours × |")
+    assert (
+        "| `nothing_saveable` | 2 | 60.0% | 40.0% | 1.200 | 1.100 | 1.30 | 1.20 |" in found
+    )
 
 
 # The reference, and docstrings.

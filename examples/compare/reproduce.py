@@ -29,6 +29,7 @@ import jax
 from compare import networks, records
 from compare.network import Network
 from compare.second import networks as second
+from compare.summary import write_summary
 from paper.networks.training_step import DONATED
 
 import coop_jax
@@ -75,7 +76,7 @@ def main() -> None:
             print(f"{error}\nThen: --pictures-only", file=sys.stderr)
         print(f"{name}: {time.perf_counter() - start:.0f} s\n{comparison}\n", flush=True)
     if not arguments.pictures_only:
-        records.write_summary(folder, list(known))
+        write_summary(folder, list(known))
 
 
 def results_folder(arguments: argparse.Namespace) -> pathlib.Path:

@@ -1,5 +1,6 @@
 """The networks of the comparison: blocks that are wrapped compute the same loss."""
 
+import dataclasses
 import sys
 
 import jax
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from compare import records
 from compare.networks import NETWORKS
+from compare.summary import write_summary
 from paper.networks import (
     bilstm,
     gpt3,
@@ -85,13 +87,34 @@ def test_rows_on_disk_are_read_as_they_were(tmp_path):
         records.append(tmp_path, "net", row)
     assert records.read(tmp_path, "net") == rows
     records.write_table(tmp_path, "net", Comparison("cpu", tuple(rows)))
-    summary = records.write_summary(tmp_path, ["net", "other"]).read_text()
+    summary = write_summary(tmp_path, ["net", "other"]).read_text()
     assert "| net | dots | 3 | 1.500 | 2 | 1.250 | 1.50 |  |" in summary
     assert "| net | tight | 1 | 1.750 | does not fit |  |  |  |" in summary
     assert "1 of 2 policy rows are beaten" in summary
     assert "2 rows: median error 12.5%, worst 25.0%" in summary
     assert "for a budget: median 2, at most 2." in summary
     assert "rank correlation: median 1.00, least 1.00 (net)" in summary
+    assert "Measured times" not in summary
     table = (tmp_path / "net.md").read_text()
     assert "infeasible, at least 2 B" in table
     assert sys.version.split()[0] in table
+
+
+def test_rows_that_ran_are_compared_by_price_and_by_the_clock(tmp_path):
+    rows = [
+        Row("unmodified", "unmodified", None, 5 * 2**20, 4 * 2**20, 9, 0.5, 1.0, 1),
+        Row("dots", "checkpoint", None, None, 3 * 2**20, 9, 0.5, 1.25, 1),
+        Row("tight", "checkpoint", None, None, 2**20, 9, 0.5, 2.0, 1),
+        Row(at("dots"), "coop_jax", 3 * 2**20, 2 * 2**20, 2 * 2**20, 9, 0.5, 1.5, 4),
+        Row(at("tight"), "coop_jax", 2**20, 2**20, 2**20, 9, 0.5, 2.0, 4),
+    ]
+    for row, seconds in zip(rows, (0.5, 0.6, 0.75, 0.6, 0.75), strict=True):
+        priced = {"product_flops": 10, "executable_seconds": seconds}
+        records.append(tmp_path, "net", dataclasses.replace(row, **priced))
+    by_default = Row("by default", "checkpoint", measured_bytes=5, note="a")
+    records.append(tmp_path, "net", by_default)
+    summary = write_summary(tmp_path, ["net"]).read_text()
+    assert "| net | dots | 3 | 1.200 | 2 | 1.200 | 1.000 | 1.000 | 1.25 | 1.50 |" in summary
+    assert "2 of 2 policy rows are beaten" in summary
+    assert "executable's seconds. Ours relative to the policy's" in summary
+    assert "median 1.10, at most 1.02 in 1 of 2 rows, at most 1.20." in summary
