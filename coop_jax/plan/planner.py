@@ -140,12 +140,11 @@ def smallest_of(
 ) -> tuple[StepGraph, SmallestPool]:
     """The smallest pool that can be planned in any of a step's orders, by bisection.
 
-    All orders are bisected with little effort. With all of it the most promising one comes
-    first: of the others nothing more is planned than shows that theirs are larger.
+    All orders are bisected with little effort, those with the lowest bound first: one whose
+    bound is above a pool that was found is left out. With all of it the most promising one
+    comes first: of the others nothing more is planned than shows that theirs are larger.
     """
-    tried = at_once(lambda graph: _ext.minimum_pool_quickly(graph.core, options), graphs)
-    quick = [pool for pool in tried if pool is not None]
-    assert len(quick) == len(tried), "without eviction nothing is recomputed"
+    graphs, quick = _quickly_bisected(graphs, options)
     first = min(range(len(quick)), key=lambda number: quick[number].capacity)
     core = graphs[first].core
     most = _ext.minimum_pool_from(core, options, quick[first])
@@ -170,6 +169,25 @@ def smallest_of(
         schedule=_as_promised(graph, smallest.schedule, smallest.capacity, options),
         blocking_operation=min(max(smallest.blocking_operation, 0), last),
     )
+
+
+def _quickly_bisected(
+    graphs: Sequence[StepGraph], options: PlanOptions
+) -> tuple[list[StepGraph], list[Any]]:
+    """The graphs that may have the smallest pool, with a small pool of each."""
+    bounds = [_ext.lower_bound(graph.core, options.alignment)[0] for graph in graphs]
+    pools: dict[int, Any] = {}
+    for bound in sorted(set(bounds)):
+        if pools and bound > min(pool.capacity for pool in pools.values()):
+            break
+        alike = [number for number, other in enumerate(bounds) if other == bound]
+        found = at_once(
+            lambda number: _ext.minimum_pool_quickly(graphs[number].core, options), alike
+        )
+        assert None not in found, "without eviction nothing is recomputed"
+        pools.update(zip(alike, found, strict=True))
+    numbers = sorted(pools)
+    return [graphs[number] for number in numbers], [pools[number] for number in numbers]
 
 
 def least_recomputation(

@@ -107,3 +107,23 @@ def test_a_later_order_may_have_the_smallest_pool():
         assert smallest.schedule.steps.tobytes() == alone.schedule.steps.tobytes()
         swapped += found is then
     assert swapped
+
+
+def test_an_order_that_needs_more_in_any_case_is_not_bisected(graph, monkeypatch):
+    """One operation of it needs more than the whole smallest pool of another."""
+    smallest = smallest_pool(graph, OPTIONS).pool_bytes
+    last = graph.operations[-1].anchor
+    wide = graph.with_stored_scratch({last: 2 * smallest})
+    bisected, original = [], planner._ext.minimum_pool_quickly
+
+    def quickly(core, options):
+        bisected.append(core)
+        return original(core, options)
+
+    monkeypatch.setattr(planner._ext, "minimum_pool_quickly", quickly)
+    for graphs in ([graph, wide], [wide, graph]):
+        bisected.clear()
+        found, pool = smallest_of(graphs, OPTIONS)
+        assert found is graph
+        assert pool.pool_bytes == smallest
+        assert bisected == [graph.core]
