@@ -131,7 +131,7 @@ def is_planned_quickly(
     """Whether little effort finds a plan for a pool in any of a step's orders; where it
     finds none, there may be one."""
     effort = min(options.search_effort, _LITTLE_EFFORT)
-    quick = options.with_fields(search_effort=effort)
+    quick = options.with_fields(search_effort=effort, seconds=None)
     return any(plan_pool(graph, pool_bytes, quick) is not None for graph in graphs)
 
 
