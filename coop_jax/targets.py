@@ -43,6 +43,9 @@ class Target:
         memory_bytes: the device's main memory as XLA sees it, None if not known.
         device_kind: the part of JAX's `device_kind` that identifies it, in lower case.
         near_bytes: bytes of a TPU's VMEM that XLA moves values to by itself; 0 elsewhere.
+        grouped_tap_seconds: what a grouped convolution takes for each element of its result
+            and each position of its window, however few channels a group has; 0 where its
+            products have the rate of matrices.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Target:
     memory_bytes: int | None = None
     device_kind: str | None = None
     near_bytes: int = 0
+    grouped_tap_seconds: float = 0.0
 
     @property
     def launch_seconds(self) -> float:
@@ -76,6 +80,18 @@ class Target:
             itemsize: bytes of one element.
         """
         return self.flops_per_second[16 if itemsize <= 2 else 32]
+
+    def product_seconds(self, flops: int, itemsize: int, grouped_taps: int = 0) -> float:
+        """Seconds of the arithmetic of a product or convolution.
+
+        Arguments:
+            flops: its floating point operations.
+            itemsize: bytes of one element.
+            grouped_taps: of a grouped convolution the elements of its result times the
+                positions of its window; 0 for all others.
+        """
+        of_matrices = flops / self.matrix_rate(itemsize)
+        return max(of_matrices, grouped_taps * self.grouped_tap_seconds)
 
 
 # XLA:TPU: every buffer's offset in main memory is a multiple.
@@ -117,7 +133,11 @@ def _tpu(
 # reaches less in products and convolutions of the sizes of layers: half of it
 # (`examples/cpu_rates.py`). What pages touched first take has a price of its own
 # (`backends.cpu.fresh_pages`). Half-precision matrices are converted to float32: no faster.
-_CPU = Target("cpu", "cpu", {32: 2e11, 16: 2e11}, 2e10, 64)
+# XLA:CPU's grouped convolutions, depthwise ones among them, reach 0.5 to 30 GFLOP/s with 1
+# to 64 channels a group: 2 to 4 ns for each element and position of the window.
+_CPU = Target(
+    *("cpu", "cpu", {32: 2e11, 16: 2e11}, 2e10, HEAP_ALIGNMENT), grouped_tap_seconds=3e-9
+)
 
 # Vendors' data sheets: dense rates without sparsity (32: TF32 on NVIDIA, which is XLA's
 # default matmul precision there; bf16 passes on TPU), memory bandwidth. Memory is the

@@ -9,6 +9,7 @@ processors, which is the same for all.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.metadata
 import os
 import pathlib
@@ -26,7 +27,12 @@ RESULTS = pathlib.Path(__file__).parent / "results" / "cpu_rates.md"
 COLUMNS = ("operation", "operands", "ms", "1e9 operations/s", "1e9 bytes/s")
 _RUNS = 15
 _WORDS = 1_000_000
-_CONVOLUTIONS = ((32, 32, 16, 3), (32, 32, 32, 3), (32, 16, 128, 3), (32, 16, 128, 1))
+# Images, pixels a side, channels, window, groups of channels.
+_CONVOLUTIONS = (
+    *((32, 32, 16, 3, 1), (32, 32, 32, 3, 1), (32, 16, 128, 3, 1), (32, 16, 128, 1, 1)),
+    *((8, 16, 128, 3, groups) for groups in (2, 4, 8, 16, 32, 64, 128)),
+    *((8, 16, 32, 3, 32), (8, 32, 96, 5, 96), (8, 16, 128, 7, 128)),
+)
 
 
 def main() -> None:
@@ -54,20 +60,26 @@ def products() -> list[list[str]]:
 
 def convolutions() -> list[list[str]]:
     rows = []
-    for batch, side, channels, window in _CONVOLUTIONS:
+    for batch, side, channels, window, groups in _CONVOLUTIONS:
         image = jnp.ones((batch, side, side, channels))
-        kernel = jnp.ones((window, window, channels, channels))
-        seconds = median_seconds(convolved, image, kernel)
+        kernel = jnp.ones((window, window, channels // groups, channels))
+        seconds = median_seconds(functools.partial(convolved, groups), image, kernel)
         shape = f"{batch} x {side} x {side} x {channels}, {window} x {window}"
-        operations = 2 * image.size * channels * window**2
-        rows.append(row("convolution", shape, seconds, operations))
+        operations = 2 * image.size * channels // groups * window**2
+        name = "convolution"
+        if groups > 1:
+            name, shape = "grouped convolution", f"{shape}, {groups} groups"
+        rows.append(row(name, shape, seconds, operations))
     return rows
 
 
-def convolved(image: Any, kernel: Any) -> Any:
-    layout = ("NHWC", "HWIO", "NHWC")
+def convolved(groups: int, image: Any, kernel: Any) -> Any:
     return jax.lax.conv_general_dilated(
-        image, kernel, (1, 1), "SAME", dimension_numbers=layout
+        image,
+        kernel,
+        *((1, 1), "SAME"),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=groups,
     )
 
 

@@ -139,6 +139,16 @@ def flops(eqn: Any) -> int:
     return max(_elements([v]) for v in [*eqn.outvars, *eqn.invars])
 
 
+def grouped_taps(eqn: Any) -> int:
+    """Of a convolution in groups of channels the elements of its result times the positions
+    of its window; 0 of anything else."""
+    params = eqn.params
+    if eqn.primitive.name != "conv_general_dilated" or params["feature_group_count"] == 1:
+        return 0
+    kernel, numbers = eqn.invars[1].aval.shape, params["dimension_numbers"]
+    return _elements(eqn.outvars) * math.prod(kernel[i] for i in numbers.rhs_spec[2:])
+
+
 def seconds(
     eqns: Iterable[Any], read_bytes: int, written_bytes: int, target: Target
 ) -> float:
@@ -155,9 +165,11 @@ def seconds(
             for v in [*reads(eqn), *writes(eqn)]
             if hasattr(v.aval, "dtype") and v.aval.dtype.name.startswith(("f", "bf"))
         ]
-        matrix_rate = target.matrix_rate(max(widths, default=4))
-        has_no_product = eqn.primitive.name in _OF_VECTORS
-        arithmetic += flops(eqn) / (target.vector_rate if has_no_product else matrix_rate)
+        if eqn.primitive.name in _OF_VECTORS:
+            arithmetic += flops(eqn) / target.vector_rate
+        else:
+            width, taps = max(widths, default=4), grouped_taps(eqn)
+            arithmetic += target.product_seconds(flops(eqn), width, taps)
     here = max(arithmetic, (read_bytes + written_bytes) / target.bytes_per_second)
     return here + sent / target.link_bytes_per_second
 

@@ -23,7 +23,7 @@ from coop_jax.trace.costs import (
 from coop_jax.xla.buffer_assignment import published_module
 from coop_jax.xla.hlo_module import HloModule, Instruction
 from coop_jax.xla.loop_trips import loop_trips
-from coop_jax.xla.product_flops import product_flops
+from coop_jax.xla.product_flops import grouped_taps, product_flops
 from coop_jax.xla.shapes import dimensions_of, element_bits, num_elements
 from coop_jax.xla.touched_bytes import FREE, TouchedBytes
 
@@ -146,16 +146,15 @@ class _Pricing:
         return self._of_kernel(instruction)
 
     def _of_kernel(self, instruction: Instruction) -> Work:
-        target = self._target
+        target, module = self._target, self._module
         arithmetic, flops = 0.0, 0
         for inner in self._kernel(instruction):
-            products = product_flops(self._module, inner) or self._of_named(inner)
+            products = product_flops(module, inner) or self._of_named(inner)
             if products:
                 flops += products
-                operand = self._module.instructions[inner.operands[0]]
-                arithmetic += products / target.matrix_rate(
-                    element_bits(operand.shape) // 8
-                )
+                operand = module.instructions[inner.operands[0]]
+                width, taps = element_bits(operand.shape) // 8, grouped_taps(module, inner)
+                arithmetic += target.product_seconds(products, width, taps)
             else:
                 arithmetic += self._operations(inner) / target.vector_rate
         touched = self._touched.of(instruction)

@@ -17,6 +17,7 @@ from coop_jax.xla.shapes import dimensions_of, leaves
 # Field numbers of xla/xla_data.proto.
 _PRODUCT_CONTRACTED = 1  # Of the left operand.
 _KERNEL_OUTPUT_FEATURE, _INPUT_SPATIAL, _KERNEL_SPATIAL, _OUTPUT_SPATIAL = 4, 11, 6, 12
+_INPUT_FEATURE, _KERNEL_INPUT_FEATURE = 8, 3
 _WINDOW_DIMENSIONS = 1
 _STRIDE, _PADDING_LOW, _DILATION, _BASE_DILATION = 2, 3, 5, 6
 
@@ -55,6 +56,26 @@ def product_flops(module: HloModule, instruction: Instruction) -> int:
         if instruction.target.startswith(_LIBRARY_PRODUCTS):
             return _dot_flops(module, instruction, _contracted(instruction))
     return 0
+
+
+def grouped_taps(module: HloModule, instruction: Instruction) -> int:
+    """Of a convolution in groups of channels the elements of its result times the positions
+    of its window; 0 of anything else, also of a library's.
+
+    Arguments:
+        module: the module that contains it.
+        instruction: an instruction.
+    """
+    if instruction.opcode != "convolution":
+        return 0
+    source, kernel, result = (_shape(module, instruction, place) for place in (0, 1, -1))
+    numbers = instruction.convolution
+    [channels] = repeated(numbers, _INPUT_FEATURE) or [0]
+    [of_group] = repeated(numbers, _KERNEL_INPUT_FEATURE) or [0]
+    if source[channels] == kernel[of_group]:
+        return 0
+    window = (kernel[axis] for axis in repeated(numbers, _KERNEL_SPATIAL))
+    return math.prod(result) * math.prod(window)
 
 
 def _shape(module: HloModule, instruction: Instruction, place: int) -> tuple[int, ...]:
