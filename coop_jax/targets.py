@@ -43,9 +43,11 @@ class Target:
         memory_bytes: the device's main memory as XLA sees it, None if not known.
         device_kind: the part of JAX's `device_kind` that identifies it, in lower case.
         near_bytes: bytes of a TPU's VMEM that XLA moves values to by itself; 0 elsewhere.
-        grouped_tap_seconds: what a grouped convolution takes for each element of its result
-            and each position of its window, however few channels a group has; 0 where its
-            products have the rate of matrices.
+        patch_seconds: what a convolution in groups of channels, or of three or more
+            dimensions, takes for each element of the patches that its window meets; 0 where
+            its products have the rate of matrices.
+        window_tap_seconds: what a reduction of windows takes for each of these; 0 where it
+            has the rate of vectors.
     """
 
     name: str
@@ -56,7 +58,8 @@ class Target:
     memory_bytes: int | None = None
     device_kind: str | None = None
     near_bytes: int = 0
-    grouped_tap_seconds: float = 0.0
+    patch_seconds: float = 0.0
+    window_tap_seconds: float = 0.0
 
     @property
     def launch_seconds(self) -> float:
@@ -81,17 +84,25 @@ class Target:
         """
         return self.flops_per_second[16 if itemsize <= 2 else 32]
 
-    def product_seconds(self, flops: int, itemsize: int, grouped_taps: int = 0) -> float:
+    def product_seconds(self, flops: int, itemsize: int, patch_elements: int = 0) -> float:
         """Seconds of the arithmetic of a product or convolution.
 
         Arguments:
             flops: its floating point operations.
             itemsize: bytes of one element.
-            grouped_taps: of a grouped convolution the elements of its result times the
-                positions of its window; 0 for all others.
+            patch_elements: of a convolution that `patch_seconds` is of the number of
+                elements of its patches; 0 for all others.
         """
         of_matrices = flops / self.matrix_rate(itemsize)
-        return max(of_matrices, grouped_taps * self.grouped_tap_seconds)
+        return max(of_matrices, patch_elements * self.patch_seconds)
+
+    def window_seconds(self, taps: int) -> float:
+        """Seconds of the arithmetic of a reduction of windows.
+
+        Arguments:
+            taps: the elements of its result times the positions of its window.
+        """
+        return max(taps / self.vector_rate, taps * self.window_tap_seconds)
 
 
 # XLA:TPU: every buffer's offset in main memory is a multiple.
@@ -134,9 +145,12 @@ def _tpu(
 # (`examples/cpu_rates.py`). What pages touched first take has a price of its own
 # (`backends.cpu.fresh_pages`). Half-precision matrices are converted to float32: no faster.
 # XLA:CPU's grouped convolutions, depthwise ones among them, reach 0.5 to 30 GFLOP/s with 1
-# to 64 channels a group: 2 to 4 ns for each element and position of the window.
+# to 64 channels a group, those of three dimensions 10 to 60: 2 to 4 ns for each element of
+# the patches. In poolings these take 0.3 to 0.8 ns (all by `examples/cpu_rates.py`).
 _CPU = Target(
-    *("cpu", "cpu", {32: 2e11, 16: 2e11}, 2e10, HEAP_ALIGNMENT), grouped_tap_seconds=3e-9
+    *("cpu", "cpu", {32: 2e11, 16: 2e11}, 2e10, HEAP_ALIGNMENT),
+    patch_seconds=3e-9,
+    window_tap_seconds=5e-10,
 )
 
 # Vendors' data sheets: dense rates without sparsity (32: TF32 on NVIDIA, which is XLA's

@@ -1,4 +1,5 @@
-"""CPU rates: what XLA:CPU reaches in products, convolutions, elementwise work, random bits.
+"""CPU rates: what XLA:CPU reaches in products, convolutions, poolings, factorizations,
+elementwise work and random bits.
 
     python examples/cpu_rates.py [--write]
 
@@ -22,6 +23,9 @@ import jax
 import jax.numpy as jnp
 from budget_table import markdown
 from fresh_pages import seconds_of
+from jax import lax
+
+from coop_jax.trace.factorizations import factorization_operations
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "cpu_rates.md"
 COLUMNS = ("operation", "operands", "ms", "1e9 operations/s", "1e9 bytes/s")
@@ -39,7 +43,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help=f"to {RESULTS.name}")
     args = parser.parse_args()
-    rows = [*products(), *convolutions(), *elementwise(), random_bits()]
+    rows = [*products(), *convolutions(), *volumes(), *poolings(), *factorizations()]
+    rows += [*elementwise(), random_bits()]
     text = f"{header()}\n\n{markdown(rows, COLUMNS)}"
     if args.write:
         RESULTS.write_text(text + "\n")
@@ -74,13 +79,71 @@ def convolutions() -> list[list[str]]:
 
 
 def convolved(groups: int, image: Any, kernel: Any) -> Any:
-    return jax.lax.conv_general_dilated(
+    return lax.conv_general_dilated(
         image,
         kernel,
         *((1, 1), "SAME"),
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
         feature_group_count=groups,
     )
+
+
+def volumes() -> list[list[str]]:
+    rows = []
+    for batch, side, channels in ((1, 32, 8), (4, 16, 16), (4, 16, 64), (1, 16, 128)):
+        image = jnp.ones((batch, *[side] * 3, channels))
+        kernel = jnp.ones((3, 3, 3, channels, channels))
+        seconds = median_seconds(convolved_volume, image, kernel)
+        shape = f"{batch} x {side} x {side} x {side} x {channels}, 3 x 3 x 3"
+        operations = 2 * image.size * channels * 3**3
+        rows.append(row("convolution", shape, seconds, operations))
+    return rows
+
+
+def convolved_volume(image: Any, kernel: Any) -> Any:
+    numbers = ("NDHWC", "DHWIO", "NDHWC")
+    return lax.conv_general_dilated(
+        image, kernel, (1, 1, 1), "SAME", dimension_numbers=numbers
+    )
+
+
+def poolings() -> list[list[str]]:
+    """An operation for each element of the result and position of the window."""
+    image = jnp.ones((8, 32, 32, 64))
+    rows = []
+    for window, stride in ((2, 2), (3, 1)):
+        sizes, strides = (1, window, window, 1), (1, stride, stride, 1)
+        for name, start, reduce in (("max", -jnp.inf, lax.max), ("sum", 0.0, lax.add)):
+
+            def pooled(x: Any, how: tuple = (start, reduce, sizes, strides)) -> Any:
+                return lax.reduce_window(x, *how, "SAME")
+
+            taps = image.size // stride**2 * window**2
+            shape = f"8 x 32 x 32 x 64, {window} x {window}, stride {stride}"
+            rows.append(
+                row(f"{name} of windows", shape, median_seconds(pooled, image), taps)
+            )
+    return rows
+
+
+def factorizations() -> list[list[str]]:
+    """Operations as `coop_jax.trace.factorizations` counts them."""
+    noise = jax.random.normal(jax.random.key(0), (32, 128, 128))
+    positive = noise @ noise.transpose(0, 2, 1) + 128 * jnp.eye(128)
+    functions = {
+        "cholesky": jnp.linalg.cholesky,
+        "lu": lambda x: lax.linalg.lu(x)[0],
+        "qr": lambda x: jnp.linalg.qr(x)[0],
+        "eigh": lambda x: jnp.linalg.eigh(x)[1],
+        "svd": lambda x: jnp.linalg.svd(x)[0],
+    }
+    return [
+        row(
+            *(name, "32 of 128 squared", median_seconds(function, positive)),
+            factorization_operations(name, positive.shape),
+        )
+        for name, function in functions.items()
+    ]
 
 
 def elementwise() -> list[list[str]]:

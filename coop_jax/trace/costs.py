@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from coop_jax.base import _compat
 from coop_jax.targets import Target
+from coop_jax.trace.factorizations import FACTORIZATIONS, factorization_operations
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import is_collective
 
@@ -42,7 +43,7 @@ _SORTS = {"sort": "dimension", "top_k": "axis"}  # With the parameter that says 
 # the rate of vectors, as in the price of an executable (`xla.executable_seconds`): at that
 # of matrices the bits of a dropout are made again, where to keep the mask takes a byte for
 # each element.
-_OF_VECTORS = frozenset(_SORTS) | _RANDOM_BITS
+_OF_VECTORS = frozenset(_SORTS) | _RANDOM_BITS | FACTORIZATIONS
 # To compare two elements of a sorting network, with their indices, and to exchange them:
 # `examples/compare/sort_rates.py`, on an H200 24 to 29 in rows of 256 to 4,096, on a CPU 21
 # to 29 in rows of 256 to a million.
@@ -123,10 +124,15 @@ def flops(eqn: Any) -> int:
         return _compat.num_kernel_programs(eqn) * _body_flops(params["jaxpr"])
     if name == "shard_map":
         return _num_shards(eqn) * _body_flops(params["jaxpr"])
+    if name in FACTORIZATIONS:
+        shapes = [v.aval.shape for v in eqn.invars]
+        return factorization_operations(name, *shapes[:2])
     if name in _SORTS:
         rows = eqn.invars[0].aval
         axis = params.get(_SORTS[name], -1)
         return sort_operations(rows.size, rows.shape[axis])
+    if is_window(eqn):
+        return _elements(eqn.outvars) * math.prod(params["window_dimensions"])
     nested = [p for p in params.values() if _compat.is_jaxpr(p)]
     if nested and not name.startswith(("reduce", "scatter", "arg", "sort")):
         return sum(map(_body_flops, nested))
@@ -139,14 +145,29 @@ def flops(eqn: Any) -> int:
     return max(_elements([v]) for v in [*eqn.outvars, *eqn.invars])
 
 
-def grouped_taps(eqn: Any) -> int:
-    """Of a convolution in groups of channels the elements of its result times the positions
-    of its window; 0 of anything else."""
-    params = eqn.params
-    if eqn.primitive.name != "conv_general_dilated" or params["feature_group_count"] == 1:
+def is_window(eqn: Any) -> bool:
+    """Whether the equation reduces windows of its operand: pooling."""
+    return eqn.primitive.name.startswith("reduce_window")
+
+
+def meets_patches(window: Sequence[int], *, is_grouped: bool) -> bool:
+    """Whether a convolution is one that libraries of processors have no kernel for: their
+    windows have one or two dimensions, and all channels in one group."""
+    return is_grouped or len(window) > 2
+
+
+def patch_elements(eqn: Any) -> int:
+    """Of a convolution in groups of channels, or of three or more dimensions, the elements
+    of the patches that its window meets; 0 of anything else."""
+    if eqn.primitive.name != "conv_general_dilated":
         return 0
-    kernel, numbers = eqn.invars[1].aval.shape, params["dimension_numbers"]
-    return _elements(eqn.outvars) * math.prod(kernel[i] for i in numbers.rhs_spec[2:])
+    source, kernel = (v.aval.shape for v in eqn.invars)
+    numbers = eqn.params["dimension_numbers"]
+    window = [kernel[i] for i in numbers.rhs_spec[2:]]
+    if not meets_patches(window, is_grouped=eqn.params["feature_group_count"] > 1):
+        return 0
+    positions = _elements(eqn.outvars) // kernel[numbers.rhs_spec[0]]
+    return positions * math.prod(window) * source[numbers.lhs_spec[1]]
 
 
 def seconds(
@@ -165,11 +186,13 @@ def seconds(
             for v in [*reads(eqn), *writes(eqn)]
             if hasattr(v.aval, "dtype") and v.aval.dtype.name.startswith(("f", "bf"))
         ]
-        if eqn.primitive.name in _OF_VECTORS:
+        if is_window(eqn):
+            arithmetic += target.window_seconds(flops(eqn))
+        elif eqn.primitive.name in _OF_VECTORS:
             arithmetic += flops(eqn) / target.vector_rate
         else:
-            width, taps = max(widths, default=4), grouped_taps(eqn)
-            arithmetic += target.product_seconds(flops(eqn), width, taps)
+            width, patches = max(widths, default=4), patch_elements(eqn)
+            arithmetic += target.product_seconds(flops(eqn), width, patches)
     here = max(arithmetic, (read_bytes + written_bytes) / target.bytes_per_second)
     return here + sent / target.link_bytes_per_second
 

@@ -20,10 +20,11 @@ from coop_jax.trace.costs import (
     selection_operations,
     sort_operations,
 )
+from coop_jax.trace.factorizations import factorization_of, factorization_operations
 from coop_jax.xla.buffer_assignment import published_module
 from coop_jax.xla.hlo_module import HloModule, Instruction
 from coop_jax.xla.loop_trips import loop_trips
-from coop_jax.xla.product_flops import grouped_taps, product_flops
+from coop_jax.xla.product_flops import patch_elements, product_flops, window_taps
 from coop_jax.xla.shapes import dimensions_of, element_bits, num_elements
 from coop_jax.xla.touched_bytes import FREE, TouchedBytes
 
@@ -37,7 +38,8 @@ _ARITHMETIC = frozenset(
     "shift-right-arithmetic shift-right-logical sign subtract xor".split()
 )
 _NO_KERNELS: Mapping[str, int] = MappingProxyType({})
-_REDUCTIONS = frozenset("reduce reduce-window select-and-scatter".split())
+_WINDOWS = frozenset("reduce-window select-and-scatter".split())
+_SOLUTIONS = frozenset("cholesky triangular-solve custom-call".split())  # Or others' calls.
 _SELECTIONS = frozenset(("TopK", "__gpu$TopK"))  # Custom calls.
 
 
@@ -153,8 +155,11 @@ class _Pricing:
             if products:
                 flops += products
                 operand = module.instructions[inner.operands[0]]
-                width, taps = element_bits(operand.shape) // 8, grouped_taps(module, inner)
-                arithmetic += target.product_seconds(products, width, taps)
+                width = element_bits(operand.shape) // 8
+                patches = patch_elements(module, inner)
+                arithmetic += target.product_seconds(products, width, patches)
+            elif inner.opcode in _WINDOWS:
+                arithmetic += target.window_seconds(window_taps(module, inner))
             else:
                 arithmetic += self._operations(inner) / target.vector_rate
         touched = self._touched.of(instruction)
@@ -175,13 +180,18 @@ class _Pricing:
             for inner in self._touched.body(computation):
                 yield from self._kernel(inner)
 
+    def _of_factorization(self, instruction: Instruction, name: str) -> int:
+        operands = [self._module.instructions[i] for i in instruction.operands[:2]]
+        shapes = [dimensions_of(operand.shape) for operand in operands]
+        return factorization_operations(name, *shapes)
+
     def _first_operand(self, instruction: Instruction) -> bytes:
         return self._module.instructions[instruction.operands[0]].shape
 
     def _operations(self, instruction: Instruction) -> int:
         """Operations of anything but a product."""
         opcode = instruction.opcode
-        if opcode in _REDUCTIONS:
+        if opcode == "reduce":
             return num_elements(self._first_operand(instruction))
         if opcode == "sort":
             rows = self._first_operand(instruction)
@@ -190,6 +200,9 @@ class _Pricing:
         if instruction.target in _SELECTIONS:
             rows = self._first_operand(instruction)
             return selection_operations(num_elements(rows), dimensions_of(rows)[-1])
+        if opcode in _SOLUTIONS:
+            name = factorization_of(instruction.target or opcode)
+            return 0 if name is None else self._of_factorization(instruction, name)
         if opcode in _ARITHMETIC:
             return num_elements(instruction.shape)
         if opcode in _TRANSCENDENTAL:

@@ -10,6 +10,7 @@ import json
 import math
 from typing import Any
 
+from coop_jax.trace.costs import meets_patches
 from coop_jax.xla.hlo_module import HloModule, Instruction
 from coop_jax.xla.protobuf_wire import fields, integers, repeated
 from coop_jax.xla.shapes import dimensions_of, leaves
@@ -17,8 +18,9 @@ from coop_jax.xla.shapes import dimensions_of, leaves
 # Field numbers of xla/xla_data.proto.
 _PRODUCT_CONTRACTED = 1  # Of the left operand.
 _KERNEL_OUTPUT_FEATURE, _INPUT_SPATIAL, _KERNEL_SPATIAL, _OUTPUT_SPATIAL = 4, 11, 6, 12
-_INPUT_FEATURE, _KERNEL_INPUT_FEATURE = 8, 3
+_INPUT_FEATURE, _KERNEL_INPUT_FEATURE, _OUTPUT_FEATURE = 8, 3, 10
 _WINDOW_DIMENSIONS = 1
+_WINDOW_SIZE = 1
 _STRIDE, _PADDING_LOW, _DILATION, _BASE_DILATION = 2, 3, 5, 6
 
 _LIBRARY_PRODUCTS = "__cublas$"
@@ -58,9 +60,9 @@ def product_flops(module: HloModule, instruction: Instruction) -> int:
     return 0
 
 
-def grouped_taps(module: HloModule, instruction: Instruction) -> int:
-    """Of a convolution in groups of channels the elements of its result times the positions
-    of its window; 0 of anything else, also of a library's.
+def patch_elements(module: HloModule, instruction: Instruction) -> int:
+    """Of a convolution in groups of channels, or of three or more dimensions, the elements
+    of the patches that its window meets; 0 of anything else, also of a library's.
 
     Arguments:
         module: the module that contains it.
@@ -70,12 +72,32 @@ def grouped_taps(module: HloModule, instruction: Instruction) -> int:
         return 0
     source, kernel, result = (_shape(module, instruction, place) for place in (0, 1, -1))
     numbers = instruction.convolution
+    # A field whose default 0 is not written.
     [channels] = repeated(numbers, _INPUT_FEATURE) or [0]
     [of_group] = repeated(numbers, _KERNEL_INPUT_FEATURE) or [0]
-    if source[channels] == kernel[of_group]:
+    [outputs] = repeated(numbers, _OUTPUT_FEATURE) or [0]
+    window = [kernel[axis] for axis in repeated(numbers, _KERNEL_SPATIAL)]
+    if not meets_patches(window, is_grouped=source[channels] != kernel[of_group]):
         return 0
-    window = (kernel[axis] for axis in repeated(numbers, _KERNEL_SPATIAL))
-    return math.prod(result) * math.prod(window)
+    positions = math.prod(result) // result[outputs]
+    return positions * math.prod(window) * source[channels]
+
+
+def window_taps(module: HloModule, instruction: Instruction) -> int:
+    """Of a reduction of windows the elements of its result times the positions of its
+    window; of a `select-and-scatter` those of its source.
+
+    Arguments:
+        module: the module that contains it.
+        instruction: one of these.
+    """
+    place = 1 if instruction.opcode == "select-and-scatter" else -1
+    taps = math.prod(_shape(module, instruction, place))
+    for field, value in fields(instruction.window):
+        if field == _WINDOW_DIMENSIONS:
+            [size] = repeated(value, _WINDOW_SIZE) or [1]
+            taps *= size
+    return taps
 
 
 def _shape(module: HloModule, instruction: Instruction, place: int) -> tuple[int, ...]:

@@ -275,6 +275,14 @@ VALUES = (
     ),
     Tuned(
         "plan.planner",
+        "_LITTLE_EFFORT",
+        "effort to show that bodies of loops can take less",
+        EFFORT,
+        "",
+        effect="how often the least that they can take is looked for, which takes longer",
+    ),
+    Tuned(
+        "plan.planner",
         "_PACKING_EFFORT",
         "work on offsets, which XLA chooses again",
         EFFORT,
@@ -621,6 +629,7 @@ OTHER_NUMBERS = {
         "_MEMORY_TO_LINKS",
         "_ROWS",
     },
+    "trace.factorizations": {"_PER_CUBE"},
     "xla.buffers_from_schedule": {"_RESULT_PART"},
     "xla.hlo_module": {
         "_INSTRUCTION_TARGET",
@@ -634,6 +643,7 @@ OTHER_NUMBERS = {
         "_LIBRARY_CONVOLUTIONS",
         "_PRODUCT_CONTRACTED",
         "_WINDOW_DIMENSIONS",
+        "_WINDOW_SIZE",
     },
     "xla.shapes": {"_BITS", "_MAIN_MEMORY"},
     "xla.touched_bytes": {"_UPDATES"},

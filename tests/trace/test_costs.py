@@ -1,6 +1,7 @@
 """Prices of operations that matrix units are of no use for."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,8 @@ import coop_jax
 from coop_jax import targets
 from coop_jax.trace.costs import (
     RANDOM_BITS_OPERATIONS,
-    grouped_taps,
+    flops,
+    patch_elements,
     seconds,
     seconds_again,
     sort_operations,
@@ -49,27 +51,92 @@ def convolved(groups, x, kernel):
     )
 
 
-@pytest.mark.parametrize("groups", [1, 2, 8, 32])
-def test_grouped_convolutions_of_a_processor_take_its_time_for_every_tap(groups):
+def volumes(x, kernel):
+    numbers = ("NDHWC", "DHWIO", "NDHWC")
+    return jax.lax.conv_general_dilated(
+        *(x, kernel, (1, 1, 1), "SAME"), dimension_numbers=numbers
+    )
+
+
+OF_PATCHES = {
+    "2 groups": (functools.partial(convolved, 2), (2, 16, 16, 32), (3, 5, 16, 64)),
+    "32 groups": (functools.partial(convolved, 32), (2, 16, 16, 32), (3, 5, 1, 64)),
+    "volumes": (volumes, (2, 8, 8, 8, 16), (3, 3, 3, 16, 16)),
+}
+
+
+@pytest.mark.parametrize("name", OF_PATCHES)
+def test_on_a_processor_unusual_convolutions_take_the_time_of_their_patches(name):
     """In a plan as in the price of an executable; elsewhere the rate of matrices."""
-    x, kernel = jnp.ones((2, 16, 16, 32)), jnp.ones((3, 5, 32 // groups, 64))
-    function = functools.partial(convolved, groups)
+    function, *shapes = OF_PATCHES[name]
+    x, kernel = map(jnp.ones, shapes)
     conv = only_equation("conv_general_dilated", function, x, kernel)
-    products = 2 * 2 * 16 * 16 * 64 * 15 * (32 // groups)
-    taps = 2 * 16 * 16 * 64 * 15 if groups > 1 else 0
-    assert grouped_taps(conv) == taps
-    for name in targets.names():
-        target = targets.named(name)
+    patches = x.size * math.prod(kernel.shape[:-2])
+    products = 2 * patches // x.shape[-1] * kernel.shape[-2] * kernel.shape[-1]
+    assert patch_elements(conv) == patches
+    for target in map(targets.named, targets.names()):
         dense = products / target.matrix_rate(4)
-        expected = max(dense, taps * target.grouped_tap_seconds)
+        expected = max(dense, patches * target.patch_seconds)
         assert seconds([conv], 0, 0, target) == expected
-        assert (expected > dense) == (name == "cpu" and groups > 1)
+        assert (expected > dense) == (target.name == "cpu")
     processor = targets.named("cpu")
     compiled = jax.jit(function).lower(x, kernel).compile()
     work = executable_work(compiled, processor)
     in_executable = work.seconds - processor.launch_seconds * work.launches
-    # Products with padding do not count there.
-    assert in_executable == pytest.approx(seconds([conv], 0, 0, processor), rel=0.2)
+    assert in_executable == pytest.approx(patches * processor.patch_seconds)
+
+
+def test_the_usual_convolutions_take_the_rate_of_matrices():
+    function = functools.partial(convolved, 1)
+    x, kernel = jnp.ones((2, 16, 16, 32)), jnp.ones((3, 5, 32, 64))
+    conv = only_equation("conv_general_dilated", function, x, kernel)
+    assert patch_elements(conv) == 0
+
+
+def pooled(x):
+    window, strides = (1, 3, 3, 1), (1, 2, 2, 1)
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, strides, "SAME")
+
+
+def test_poolings_count_every_position_of_their_window():
+    x = jnp.ones((2, 32, 32, 16))
+    pooling = only_equation("reduce_window_max", pooled, x)
+    taps = x.size // 4 * 9
+    for target in map(targets.named, targets.names()):
+        expected = max(taps / target.vector_rate, taps * target.window_tap_seconds)
+        assert seconds([pooling], 0, 0, target) == expected
+    processor = targets.named("cpu")
+    work = executable_work(jax.jit(pooled).lower(x).compile(), processor)
+    assert work.seconds == pytest.approx(taps * processor.window_tap_seconds, rel=0.05)
+
+
+LINEAR_ALGEBRA = {
+    "cholesky": (jnp.linalg.cholesky, 1 / 3),
+    "lu": (lambda x: jax.lax.linalg.lu(x)[0], 2 / 3),
+    "qr": (lambda x: jnp.linalg.qr(x)[0], 8 / 3),
+    "eigh": (lambda x: jnp.linalg.eigh(x)[1], 9),
+    "svd": (lambda x: jnp.linalg.svd(x)[0], 20),
+    "triangular_solve": (lambda x: jax.lax.linalg.triangular_solve(x, x), 1),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR_ALGEBRA)
+def test_factorizations_take_operations_by_the_cube(name):
+    """Before, one an element: a factorization cost nothing to make again."""
+    function, per_cube = LINEAR_ALGEBRA[name]
+    x = jnp.ones((3, 64, 64))
+    expected = 3 * per_cube * 64**3
+    factorization = only_equation(name, function, x)
+    assert flops(factorization) == pytest.approx(expected, rel=1e-5)
+    for target in map(targets.named, targets.names()):
+        in_plan = seconds([factorization], 0, 0, target)
+        assert in_plan == pytest.approx(expected / target.vector_rate, rel=1e-5)
+    processor = targets.named("cpu")
+    work = executable_work(jax.jit(function).lower(x).compile(), processor)
+    launches = processor.launch_seconds * work.launches
+    beside = 20 * x.nbytes / processor.bytes_per_second  # Copies, symmetries, triangles.
+    assert expected / processor.vector_rate <= work.seconds
+    assert work.seconds <= expected / processor.vector_rate + beside + launches
 
 
 def depthwise(weights, x):
