@@ -98,7 +98,11 @@ def test_first_plans_are_bounded_without_effort():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("share", "most"),
-    [(0.9, 0.02), pytest.param(0.8, 0.08, marks=pytest.mark.hand), (0.7, 0.2)],
+    [
+        (0.9, 0.02),
+        pytest.param(0.8, 0.08, marks=pytest.mark.hand),
+        pytest.param(0.7, 0.2, marks=pytest.mark.hand),
+    ],
 )
 def test_what_packing_takes_is_not_given_up_everywhere(share, most):
     """Where a plan packs badly, less is kept there, rather than less throughout."""

@@ -42,7 +42,7 @@ COMPILED = {
     "decoder": (lambda: decoder_problem(SIZES), "60%", [1]),
 }
 OFTEN = ("simulation in groups",)
-BY_HAND = ("perceptron in one part", "recurrent in one part")  # Beside two parts, groups.
+BY_HAND = ("perceptron in one part", "recurrent in one part", "decoder")
 
 pytestmark = pytest.mark.usefixtures("optimized_code")
 
