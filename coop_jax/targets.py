@@ -144,12 +144,12 @@ def _tpu(
 # reaches less in products and convolutions of the sizes of layers: half of it
 # (`examples/cpu_rates.py`). What pages touched first take has a price of its own
 # (`backends.cpu.fresh_pages`). Half-precision matrices are converted to float32: no faster.
-# XLA:CPU's grouped convolutions, depthwise ones among them, reach 0.5 to 30 GFLOP/s with 1
-# to 64 channels a group, those of three dimensions 10 to 60: 2 to 4 ns for each element of
-# the patches. In poolings these take 0.3 to 0.8 ns (all by `examples/cpu_rates.py`).
+# XLA:CPU's grouped convolutions, depthwise ones among them, reach 0.6 to 60 GFLOP/s with 1
+# to 64 channels a group, those of three dimensions 10 to 110: 1 to 3 ns for each element of
+# the patches. In poolings these take 0.3 to 0.4 ns (all by `examples/cpu_rates.py`).
 _CPU = Target(
     *("cpu", "cpu", {32: 2e11, 16: 2e11}, 2e10, HEAP_ALIGNMENT),
-    patch_seconds=3e-9,
+    patch_seconds=2e-9,
     window_tap_seconds=5e-10,
 )
 
