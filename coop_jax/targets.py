@@ -46,8 +46,8 @@ class Target:
         patch_seconds: what a convolution in groups of channels, or of three or more
             dimensions, takes for each element of the patches that its window meets; 0 where
             its products have the rate of matrices.
-        window_tap_seconds: what a reduction of windows takes for each of these; 0 where it
-            has the rate of vectors.
+        window_tap_seconds: what a reduction of windows takes for each element of its result
+            and each position of its window; 0 where it has the rate of vectors.
     """
 
     name: str

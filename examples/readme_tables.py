@@ -88,9 +88,7 @@ def policies(paths: list[str], _: str | None = None) -> str:
     """The needs of policies and coop_jax, over all networks of a comparison."""
     found = [row for path in paths for row in _policy_rows(path)]
     header = ["`jax.checkpoint` policy", "rows", "its bytes", "ours"]
-    priced = (
-        _tables(_read(paths[0]))[0][0].split("|")[4].strip()
-    )  # Modelled, or executable.
+    priced = _header(paths[0])[3]  # Modelled time, or that of the executable.
     header += [f"its {priced}", "ours ×"]
     is_measured = any(row.measured is not None for row in found)
     if is_measured:
@@ -166,7 +164,7 @@ _AS_WRITTEN, _FEWEST = "as written", "the fewest bytes"
 
 def _policy_rows(path: str) -> list[PolicyRow]:
     cells = _cells(path)
-    names = [name.strip() for name in _tables(_read(path))[0][0].strip("|").split("|")]
+    names = _header(path)
     at = names.index("measured ×") if "measured ×" in names else len(names)
     unmodified = {c[0]: float(c[2]) for c in cells if c[1] == _AS_WRITTEN}
     return [
@@ -218,6 +216,11 @@ def _tables(text: str) -> list[list[str]]:
     """The lines of every table."""
     found = re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE)
     return [block.splitlines() for block in found]
+
+
+def _header(path: str) -> list[str]:
+    """The names of the columns of a file's first table."""
+    return [name.strip() for name in _tables(_read(path))[0][0].strip("|").split("|")]
 
 
 def _cells(path: str) -> list[list[str]]:

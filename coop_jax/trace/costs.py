@@ -151,8 +151,8 @@ def is_window(eqn: Any) -> bool:
 
 
 def meets_patches(window: Sequence[int], *, is_grouped: bool) -> bool:
-    """Whether a convolution is one that libraries of processors have no kernel for: their
-    windows have one or two dimensions, and all channels in one group."""
+    """Whether a convolution is one that libraries of processors have no kernel for: they
+    have some for windows of one or two dimensions, with all channels in one group."""
     return is_grouped or len(window) > 2
 
 

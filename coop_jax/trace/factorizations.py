@@ -30,7 +30,7 @@ _PER_CUBE = {
 TRIANGULAR_SOLVE = "triangular_solve"
 FACTORIZATIONS = frozenset([*_PER_CUBE, TRIANGULAR_SOLVE])
 
-# By a part of the names that LAPACK, cuSOLVER, cuBLAS and XLA have for it.
+# By a part of the names that LAPACK, cuSOLVER and cuBLAS have for it.
 _ROUTINES = {
     "potrf": "cholesky",
     "cholesky": "cholesky",
@@ -51,7 +51,9 @@ _ROUTINES = {
     "trsm": TRIANGULAR_SOLVE,
     "ungqr": "householder_product",
 }
-_ROUTINE = re.compile("|".join(_ROUTINES), re.IGNORECASE)
+_ROUTINE = re.compile(
+    rf"_*(?:lapack|blas|cusolver|cublas)[_$][a-z_]*?({'|'.join(_ROUTINES)})"
+)
 
 
 def factorization_operations(
@@ -73,7 +75,7 @@ def factorization_of(target: str) -> str | None:
     """The primitive that a call of a library computes; None if it is none of these.
 
     Arguments:
-        target: the call's name, as `lapack_sgetrf_ffi`, or an opcode of XLA.
+        target: the call's name, as `lapack_sgetrf_ffi`.
     """
-    found = _ROUTINE.search(target)
-    return None if found is None else _ROUTINES[found[0].lower()]
+    found = _ROUTINE.match(target)
+    return None if found is None else _ROUTINES[found[1]]

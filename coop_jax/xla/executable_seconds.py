@@ -20,7 +20,11 @@ from coop_jax.trace.costs import (
     selection_operations,
     sort_operations,
 )
-from coop_jax.trace.factorizations import factorization_of, factorization_operations
+from coop_jax.trace.factorizations import (
+    TRIANGULAR_SOLVE,
+    factorization_of,
+    factorization_operations,
+)
 from coop_jax.xla.buffer_assignment import published_module
 from coop_jax.xla.hlo_module import HloModule, Instruction
 from coop_jax.xla.loop_trips import loop_trips
@@ -39,7 +43,7 @@ _ARITHMETIC = frozenset(
 )
 _NO_KERNELS: Mapping[str, int] = MappingProxyType({})
 _WINDOWS = frozenset("reduce-window select-and-scatter".split())
-_SOLUTIONS = frozenset("cholesky triangular-solve custom-call".split())  # Or others' calls.
+_FACTORIZATIONS = {"cholesky": "cholesky", "triangular-solve": TRIANGULAR_SOLVE}
 _SELECTIONS = frozenset(("TopK", "__gpu$TopK"))  # Custom calls.
 
 
@@ -200,9 +204,9 @@ class _Pricing:
         if instruction.target in _SELECTIONS:
             rows = self._first_operand(instruction)
             return selection_operations(num_elements(rows), dimensions_of(rows)[-1])
-        if opcode in _SOLUTIONS:
-            name = factorization_of(instruction.target or opcode)
-            return 0 if name is None else self._of_factorization(instruction, name)
+        name = _FACTORIZATIONS.get(opcode) or factorization_of(instruction.target)
+        if name is not None:
+            return self._of_factorization(instruction, name)
         if opcode in _ARITHMETIC:
             return num_elements(instruction.shape)
         if opcode in _TRANSCENDENTAL:

@@ -18,6 +18,7 @@ from coop_jax.trace.costs import (
     seconds_again,
     sort_operations,
 )
+from coop_jax.trace.factorizations import factorization_of
 from coop_jax.xla.executable_seconds import executable_work
 
 ROWS, WIDTH = 64, 512
@@ -161,6 +162,24 @@ def test_convolutions_of_each_channel_are_kept_where_products_are_cheaper():
     again = {item.primitive for item in plan.recomputations}
     assert "dot_general" in again
     assert "conv_general_dilated" not in again
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("lapack_sgetrf_ffi", "lu"),
+        ("lapack_zheevd_ffi", "eigh"),
+        ("cusolver_orgqr_ffi", "householder_product"),
+        ("__cusolver$cholesky", "cholesky"),
+        ("__cublas$triangularSolve", "triangular_solve"),
+        ("lapack_sgtsv_ffi", None),
+        ("triangular_mask", None),
+        ("my_cholesky_kernel", None),
+        ("", None),
+    ],
+)
+def test_calls_of_libraries_are_known_by_their_name_and_others_are_not(target, name):
+    assert factorization_of(target) == name
 
 
 def dropped(weights, x, key):
