@@ -301,10 +301,11 @@ def with_loops(
     recomputed_flops = sum(item.flops for item in again)
     for body, items in zip(bodies, inside, strict=True):
         recomputed_flops += body.num_runs * sum(item.flops for item in items)
-    loops = [loop_plan(pair) for pair in planned]
+    loops = [loop_plan(pair, plan.num_devices) for pair in planned]
     for body, items in zip(bodies, inside, strict=True):
         live_bytes = body.schedule.statistics.max_live_bytes
-        loops.append(body_plan(body.eqn, body.path[-1], live_bytes, items))
+        where = body.eqn, body.path[-1]
+        loops.append(body_plan(*where, live_bytes, items, plan.num_devices))
     return dataclasses.replace(
         plan,
         compute_overhead=plan.compute_overhead + seconds / step_seconds,

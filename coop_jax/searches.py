@@ -118,12 +118,12 @@ def loop_search_of(
             for stored_of in ways
         ],
         unmodified_bytes,
-        # The values of a mapped step are those of one device already.
-        traced.num_devices() if traced.program.mapped is None else 1,
+        traced.num_devices(),
         traced.compile,
         log,
         seconds_on_device(traced),
         read_program=traced.compile_to_read if traced.backend.reading_options else None,
+        is_divided=traced.num_shards() > 1,
     )
     return None if search.is_empty else search
 

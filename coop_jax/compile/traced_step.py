@@ -24,10 +24,12 @@ from coop_jax.arena.executable import (
 from coop_jax.backends import backend_of
 from coop_jax.backends.backend import Backend
 from coop_jax.base import _compat, _compat_jit
+from coop_jax.emit.in_shard_maps import has_shards, in_shard_maps
 from coop_jax.emit.own_broadcasts import with_own_broadcasts
 from coop_jax.trace.inline import flatten
 from coop_jax.trace.mapped import with_body_of_map
 from coop_jax.trace.program import Program
+from coop_jax.trace.shards import with_bodies_of_maps
 from coop_jax.xla.buffer_assignment import has_assignment
 
 
@@ -83,7 +85,7 @@ class TracedStep:
             traced.args_info, is_leaf=lambda x: isinstance(x, jax.stages.ArgInfo)
         )
         donated = [False] * len(captured) + [info.donated for info in infos]
-        program = with_body_of_map(flatten(closed, donated))
+        program = with_bodies_of_maps(with_body_of_map(flatten(closed, donated)))
         step = TracedStep(program, jitted, traced, args, kwargs, captured)
         backend = backend_of(step.device())
         fn, given = _compat_jit.jit_parts(jitted)
@@ -123,8 +125,11 @@ class TracedStep:
         mapped = program.mapped
         if mapped is None and self.num_devices() > 1:
             program = with_own_broadcasts(program)
-        run = _compat.jaxpr_as_fun(program.to_jaxpr())
-        run = run if mapped is None else mapped.around(run)
+        if has_shards(program):
+            run = in_shard_maps(program)
+        else:
+            run = _compat.jaxpr_as_fun(program.to_jaxpr())
+            run = run if mapped is None else mapped.around(run)
         return lambda *inputs: self._typed_as_written(run(*inputs))
 
     def _typed_as_written(self, results: list[Any]) -> list[Any]:

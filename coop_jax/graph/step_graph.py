@@ -25,11 +25,11 @@ from coop_jax.graph.take_overs import (
 )
 from coop_jax.targets import Target
 from coop_jax.trace.costs import (
-    aval_bytes,
     flops,
     is_elementwise,
     is_view,
     seconds,
+    whole_bytes,
 )
 from coop_jax.trace.program import Program
 from coop_jax.trace.purity import may_move, may_run_again
@@ -338,7 +338,7 @@ def _core_graph(
     for k, op in enumerate(operations):
         body = [eqns[i] for i in op.equations]
         moved = [
-            sum(aval_bytes(tensors[t].aval) for t in ts) for ts in (op.inputs, op.outputs)
+            sum(whole_bytes(tensors[t].aval) for t in ts) for ts in (op.inputs, op.outputs)
         ]
         op_seconds.append(seconds(body, moved[0], moved[1], target))
         workspace.append(

@@ -18,6 +18,7 @@ from coop_jax.base import _compat
 from coop_jax.graph.resharded_copies import ReshardedCopy
 from coop_jax.trace.costs import aval_bytes, is_fusible
 from coop_jax.trace.program import Program, writes
+from coop_jax.trace.shard_types import num_shards_of
 from coop_jax.xla.shapes import Order
 
 SCOPE = "eqn"
@@ -88,7 +89,11 @@ class StoredValues:
         activations are.
         """
         stored = self.stored_bytes.get(var)
-        return aval_bytes(var.aval) // self.num_partitions if stored is None else stored
+        if stored is not None:
+            return stored
+        return aval_bytes(var.aval) // max(
+            1, self.num_partitions // num_shards_of(var.aval)
+        )
 
     @property
     def fuses_most(self) -> bool:

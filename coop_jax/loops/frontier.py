@@ -24,7 +24,7 @@ import numpy as np
 from coop_jax import _ext
 from coop_jax.loops.iteration import Iteration
 from coop_jax.targets import Target
-from coop_jax.trace.costs import aval_bytes
+from coop_jax.trace.costs import whole_bytes
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import may_run_again
 
@@ -123,7 +123,7 @@ def _values(iteration: Iteration) -> tuple[dict[Any, int], dict[Any, int]]:
     for index, eqn in enumerate(iteration.forward):
         for v in writes(eqn):
             maker[v] = index
-            value_bytes[v] = 0 if v in anyway else aval_bytes(v.aval)
+            value_bytes[v] = 0 if v in anyway else whole_bytes(v.aval)
     return value_bytes, maker
 
 

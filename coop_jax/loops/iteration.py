@@ -16,7 +16,7 @@ from typing import Any
 from coop_jax.base._compat import DropVar, Literal
 from coop_jax.loops.pairs import LoopPair
 from coop_jax.targets import Target
-from coop_jax.trace.costs import aval_bytes, seconds_again
+from coop_jax.trace.costs import seconds_again, whole_bytes
 from coop_jax.trace.cse import merge_equal
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import may_run_again
@@ -143,7 +143,7 @@ class Iteration:
     @property
     def carried_bytes(self) -> int:
         """Bytes that the forward loop hands from one iteration to the next."""
-        return sum(aval_bytes(v.aval) for v in self.pair.forward.body_carry)
+        return sum(whole_bytes(v.aval) for v in self.pair.forward.body_carry)
 
     @property
     def may_run_forward_again(self) -> bool:
@@ -212,9 +212,9 @@ def _bytes_if_kept(pair: LoopPair, outlive: set[Any]) -> dict[Any, int]:
     read = {v for v in backward.stacks_read if not isinstance(v, Literal)}
     for stack, var in zip(forward.stacks_read, forward.body_entries, strict=True):
         is_free = isinstance(stack, Literal) or stack in read or stack in outlive
-        size = aval_bytes(var.aval)
+        size = whole_bytes(var.aval)
         # The stack lies there while the forward loop runs: of two choices of as many bytes
         # the better one keeps it, and stacks nothing instead.
         cost[var] = 0 if is_free else size - (size > 1)
-    cost |= {var: aval_bytes(var.aval) for var in forward.body_carry}
+    cost |= {var: whole_bytes(var.aval) for var in forward.body_carry}
     return cost

@@ -14,6 +14,7 @@ from coop_jax.loops.part_body import own_values
 from coop_jax.loops.parts import Part, PlannedPair
 from coop_jax.trace.costs import aval_bytes, flops
 from coop_jax.trace.program import writes
+from coop_jax.trace.shard_types import num_devices_of
 
 _LINES_IN_REPORT = 5
 
@@ -43,7 +44,7 @@ class IterationsPlan:
         first, last: the iterations, from 0, in the order in which they run.
         group: 1, or the iterations of a group: only what is carried into a group is kept,
             and each group runs again before its gradient.
-        kept_bytes: bytes that each of them keeps, while its group runs again.
+        kept_bytes: bytes that each of them keeps on a device, while its group runs again.
         kept: what these are, as `f32[8,256] of dot_general at model.py:12 (...)`, most
             bytes first.
         recomputations: what each of them evaluates again, most operations first.
@@ -85,10 +86,15 @@ class LoopPlan:
     branch: int | None = None
 
 
-def loop_plan(planned: PlannedPair) -> LoopPlan:
-    """The report of a planned pair."""
-    forward = planned.iteration.pair.forward
-    parts = [_iterations_plan(planned.iteration, part) for part in planned.parts]
+def loop_plan(planned: PlannedPair, num_devices: int) -> LoopPlan:
+    """The report of a planned pair.
+
+    Arguments:
+        num_devices: the number of devices that the step is divided over.
+    """
+    iteration = planned.iteration
+    forward = iteration.pair.forward
+    parts = [_iterations_plan(iteration, part, num_devices) for part in planned.parts]
     if forward.is_reversed:
         parts.reverse()
     source = _compat.source_line(forward.eqn)
@@ -96,14 +102,21 @@ def loop_plan(planned: PlannedPair) -> LoopPlan:
 
 
 def body_plan(
-    eqn: Any, number: int, live_bytes: int, recomputations: tuple[Recomputation, ...]
+    eqn: Any,
+    number: int,
+    live_bytes: int,
+    recomputations: tuple[Recomputation, ...],
+    num_devices: int,
 ) -> LoopPlan:
     """The report of a planned body of an equation.
 
     Arguments:
         number: of the body, as of `loops.bodies`.
+        live_bytes: of its values, whole or shards as the equation's.
+        num_devices: as of `loop_plan`.
     """
     name = eqn.primitive.name
+    live_bytes = live_bytes * num_devices_of(eqn) // num_devices
     return LoopPlan(
         _compat.source_line(eqn),
         eqn.params.get("length"),
@@ -136,7 +149,7 @@ def _again(iteration: Iteration, part: Part) -> Iterator[tuple[Any, int]]:
                 yield eqn, count * inner.count
 
 
-def _iterations_plan(iteration: Iteration, part: Part) -> IterationsPlan:
+def _iterations_plan(iteration: Iteration, part: Part, num_devices: int) -> IterationsPlan:
     forward = iteration.pair.forward
     first = part.start
     if forward.is_reversed:
@@ -147,7 +160,7 @@ def _iterations_plan(iteration: Iteration, part: Part) -> IterationsPlan:
         first,
         first + part.count - 1,
         part.group,
-        part.retained.kept_bytes,
+        part.retained.kept_bytes // num_devices,
         tuple(_described(v, makers.get(v)) for v in kept),
         _summed(_again(iteration, part)),
     )

@@ -11,7 +11,7 @@ from coop_jax.base import _compat
 from coop_jax.base._compat import DropVar, Literal
 from coop_jax.loops.bodies import has_bodies
 from coop_jax.loops.loop import Loop
-from coop_jax.trace.costs import aval_bytes
+from coop_jax.trace.costs import whole_bytes
 from coop_jax.trace.program import Program, reads
 
 
@@ -40,7 +40,7 @@ class LoopPair:
     @property
     def residual_bytes(self) -> int:
         """Bytes of the residuals as they are written."""
-        return sum(aval_bytes(self.forward.stacks_written[r].aval) for r in self.residuals)
+        return sum(whole_bytes(self.forward.stacks_written[r].aval) for r in self.residuals)
 
     @property
     def may_be_divided(self) -> bool:
@@ -89,7 +89,7 @@ def _pair_of(
         if backward is None or backward.length != forward.length:
             continue
         if stack not in backward.read_whole:
-            bytes_read[reader] += aval_bytes(stack.aval)
+            bytes_read[reader] += whole_bytes(stack.aval)
             residuals[reader].append(number)
     if not bytes_read:
         return None

@@ -45,13 +45,15 @@ class LoopSearch:
         menu_of: makes the plans of the pairs of a program that are not planned.
         bodies_of: as of `stretches`.
         unmodified_bytes: XLA's figure for the step as written.
-        num_devices: the number of devices that values are divided over.
+        num_devices: the number of devices that the step runs on: the bytes of a plan are
+            of all of them together.
         compile_program: compiles a program.
         log: receives a line for every compilation.
         seconds_of: returns the seconds of an executable's instructions, None where they
             are not known.
         read_program: compiles a program to be read, in less time; None where that takes as
             long. So are plans compiled that are expected to exceed the budget.
+        is_divided: whether XLA divides what loops compute over the devices.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class LoopSearch:
         seconds_of: Callable[[Any], float | None],
         *,
         read_program: Callable[[Program], Any] | None = None,
+        is_divided: bool = False,
     ) -> None:
+        self._is_divided = is_divided
         self._seconds_of = seconds_of
         self._unmodified_bytes = unmodified_bytes
         self._num_devices = num_devices
@@ -99,7 +103,7 @@ class LoopSearch:
             self._search(budget_bytes, number)
             found = self._fastest_that_keeps(budget_bytes)
             if found is not None and self._stretches[number].menu is not None:
-                if self._num_devices > 1:
+                if self._is_divided:
                     found = self._or_alike(found, budget_bytes, number)
                     found = self._or_beside(found, budget_bytes, number)
                 else:
@@ -225,6 +229,7 @@ class LoopSearch:
         at = stretch.base_bytes + stretch.menu.stretches[0][1]
         if found.saved_bytes < at <= stretch.high:
             further_seconds = stretch.plan(at)[0].seconds - found.loops.seconds
+            further_seconds /= self._num_devices
             if further_seconds <= _HARDLY * found.executable_seconds:
                 self._measure(number, at)  # Mostly it is slower after all.
         return self._fastest_that_keeps(budget_bytes) or found

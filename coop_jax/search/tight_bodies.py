@@ -31,6 +31,7 @@ from coop_jax.search.graphs import graphs_of
 from coop_jax.search.placements import Realization
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program
+from coop_jax.trace.shard_types import num_devices_of
 
 Realize = Callable[[StepGraph, AnySchedule], Realization]
 StoredOf = Callable[[Program], StoredValues]
@@ -105,11 +106,13 @@ class TightBodies:
         planning = _Planning(target, options, realize, stored_of)
         by_rules = dataclasses.replace(planning, stored_of=from_rules)
         self._loops: dict[int, _Equation] = {}
+        self._num_devices: dict[int, int] = {}  # That run the loop on shards; else 1.
         for index, eqn in enumerate(program.eqns):
             if not may_be_tight(eqn):
                 continue
             equation = _Equation(eqn, (index,), 1, by_rules)
-            if is_worth(equation.pool_bytes):
+            if is_worth(num_devices_of(eqn) * equation.pool_bytes):
+                self._num_devices[index] = num_devices_of(eqn)
                 if stored_of is not from_rules:
                     equation = _Equation(eqn, (index,), 1, planning)
                 self._loops[index] = equation
@@ -117,8 +120,7 @@ class TightBodies:
     @functools.cached_property
     def largest_pool_bytes(self) -> int:
         """The pool of the loop that takes most, as it is; 0 without loops."""
-        pools = (body.pool_bytes for body in self._loops.values())
-        return max(pools, default=0)
+        return max(map(self._pool_bytes, self._loops), default=0)
 
     def can_save_quickly(self, saved_bytes: int) -> bool:
         """Whether little effort shows that the loops can take so many bytes less, in a
@@ -126,10 +128,17 @@ class TightBodies:
         excess = self._excess(saved_bytes)
         return all(self._loops[at].can_take_less(less) for at, less in excess.items())
 
+    def _pool_bytes(self, index: int) -> int:
+        """The pool of a loop as it is, on all devices together."""
+        return self._num_devices[index] * self._loops[index].pool_bytes
+
     @functools.cached_property
     def most_saved_bytes(self) -> int:
         """Bytes by which the largest pool can be smaller."""
-        least = (body.smallest_bytes for body in self._loops.values())
+        least = (
+            self._num_devices[index] * body.smallest_bytes
+            for index, body in self._loops.items()
+        )
         return self.largest_pool_bytes - max(least, default=0)
 
     def saving(self, saved_bytes: int) -> tuple[Program, tuple[TightBody, ...], int]:
@@ -140,9 +149,10 @@ class TightBodies:
             take less.
         """
         eqns, planned = list(self._program.eqns), []
-        pools = {index: loop.pool_bytes for index, loop in self._loops.items()}
+        pools = {index: self._pool_bytes(index) for index in self._loops}
         for index, excess in self._excess(saved_bytes).items():
-            eqns[index], more, pools[index] = self._loops[index].tightened(excess)
+            eqns[index], more, pool_bytes = self._loops[index].tightened(excess)
+            pools[index] = self._num_devices[index] * pool_bytes
             planned += more
         program = dataclasses.replace(self._program, eqns=tuple(eqns))
         largest_bytes = max(pools.values(), default=0)
@@ -153,9 +163,13 @@ class TightBodies:
         return tuple(self._excess(saved_bytes))
 
     def _excess(self, saved_bytes: int) -> dict[int, int]:
-        """By place, the bytes that a loop's pool is too large by."""
+        """By place, the bytes that a loop's pool is too large by, on each of the devices
+        that run it on shards."""
         limit = self.largest_pool_bytes - saved_bytes
-        excess = {i: body.pool_bytes - limit for i, body in self._loops.items()}
+        excess = {
+            index: -((limit - self._pool_bytes(index)) // self._num_devices[index])
+            for index in self._loops
+        }
         return {index: size for index, size in excess.items() if size > 0}
 
 

@@ -13,6 +13,7 @@ from coop_jax.targets import Target
 from coop_jax.trace.factorizations import FACTORIZATIONS, factorization_operations
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import is_collective
+from coop_jax.trace.shard_types import num_devices_of, num_shards_of
 
 # Elementwise primitives whose result may take the place of an operand, with the weight
 # of one element in operations. Any other costs one operation per element.
@@ -30,7 +31,10 @@ _ARITHMETIC = frozenset(
 )
 ELEMENTWISE = _TRANSCENDENTAL | _ARITHMETIC
 # Values that are the same bytes under another shape: never a buffer of their own.
-VIEWS = frozenset("reshape squeeze expand_dims random_wrap random_unwrap".split())
+VIEWS = frozenset(
+    "reshape squeeze expand_dims random_wrap random_unwrap coop_to_shards "
+    "coop_to_whole".split()
+)
 _MOVES = frozenset(
     "broadcast_in_dim iota pad rev slice transpose concatenate dynamic_slice "
     "sharding_constraint split stack unstack".split()
@@ -74,6 +78,11 @@ def aval_bytes(aval: Any) -> int:
     return math.prod(aval.shape) * np.dtype(aval.dtype).itemsize
 
 
+def whole_bytes(aval: Any) -> int:
+    """Bytes of one value of a type on all devices together: of a shard those of all."""
+    return num_shards_of(aval) * aval_bytes(aval)
+
+
 def is_view(eqn: Any) -> bool:
     return eqn.primitive.name in VIEWS
 
@@ -99,12 +108,29 @@ def is_fusible(eqn: Any) -> bool:
 def flops(eqn: Any) -> int:
     """Floating point operations of one equation; a loop's body counts once per iteration.
 
-    A kernel counts once for every program of its grid, also for those that it skips; the
-    body of a `shard_map`, whose values are parts, once per part. A `while_loop`, whose
-    length is not known, counts one iteration; a `cond` its most expensive branch.
+    A kernel counts once for every program of its grid, also for those that it skips; what
+    runs on shards once for every device. A `while_loop`, whose length is not known, counts
+    one iteration; a `cond` its most expensive branch.
     """
-    name = eqn.primitive.name
-    params = eqn.params
+    name, params = eqn.primitive.name, eqn.params
+    if name == "scan":
+        return params["length"] * _body_flops(params["jaxpr"])
+    if name == "while":
+        return _body_flops(params["body_jaxpr"]) + _body_flops(params["cond_jaxpr"])
+    if name == "cond":
+        return max(_body_flops(branch) for branch in params["branches"])
+    if name == "shard_map":
+        return _body_flops(params["jaxpr"])
+    nested = [p for p in params.values() if _compat.is_jaxpr(p)]
+    is_leaf = name.startswith(("reduce", "scatter", "arg", "sort", "pallas_call"))
+    if nested and not is_leaf:
+        return sum(map(_body_flops, nested))
+    return num_devices_of(eqn) * _own_flops(eqn)
+
+
+def _own_flops(eqn: Any) -> int:
+    """Those of an equation that calls no others, on one device."""
+    name, params = eqn.primitive.name, eqn.params
     if name == "dot_general":
         (contract, _), _ = params["dimension_numbers"]
         lhs = eqn.invars[0].aval.shape
@@ -114,16 +140,8 @@ def flops(eqn: Any) -> int:
         kernel = eqn.invars[1].aval.shape
         outputs_channel = numbers.rhs_spec[0]
         return 2 * _elements(eqn.outvars) * math.prod(kernel) // kernel[outputs_channel]
-    if name == "scan":
-        return params["length"] * _body_flops(params["jaxpr"])
-    if name == "while":
-        return _body_flops(params["body_jaxpr"]) + _body_flops(params["cond_jaxpr"])
-    if name == "cond":
-        return max(_body_flops(branch) for branch in params["branches"])
     if name == "pallas_call":
         return _compat.num_kernel_programs(eqn) * _body_flops(params["jaxpr"])
-    if name == "shard_map":
-        return _num_shards(eqn) * _body_flops(params["jaxpr"])
     if name in FACTORIZATIONS:
         shapes = [v.aval.shape for v in eqn.invars]
         return factorization_operations(name, *shapes[:2])
@@ -133,9 +151,6 @@ def flops(eqn: Any) -> int:
         return sort_operations(rows.size, rows.shape[axis])
     if is_window(eqn):
         return _elements(eqn.outvars) * math.prod(params["window_dimensions"])
-    nested = [p for p in params.values() if _compat.is_jaxpr(p)]
-    if nested and not name.startswith(("reduce", "scatter", "arg", "sort")):
-        return sum(map(_body_flops, nested))
     if name in _RANDOM_BITS:
         return RANDOM_BITS_OPERATIONS * _elements(eqn.outvars)
     if name in _TRANSCENDENTAL:
@@ -173,7 +188,8 @@ def patch_elements(eqn: Any) -> int:
 def seconds(
     eqns: Iterable[Any], read_bytes: int, written_bytes: int, target: Target
 ) -> float:
-    """Seconds of equations that run as one fused operation: a roofline.
+    """Seconds of equations that run as one fused operation: a roofline. All devices that
+    the program is divided over count together, as for `flops`.
 
     The larger of the arithmetic at the target's rate for the widest float among them
     and of the traffic between the fusion and main memory; and what devices send each other.
@@ -191,7 +207,8 @@ def seconds(
         elif eqn.primitive.name in _OF_VECTORS:
             arithmetic += flops(eqn) / target.vector_rate
         else:
-            width, patches = max(widths, default=4), patch_elements(eqn)
+            width = max(widths, default=4)
+            patches = num_devices_of(eqn) * patch_elements(eqn)
             arithmetic += target.product_seconds(flops(eqn), width, patches)
     here = max(arithmetic, (read_bytes + written_bytes) / target.bytes_per_second)
     return here + sent / target.link_bytes_per_second
@@ -217,7 +234,7 @@ def _body_sent(jaxpr: Any) -> int:
 
 
 def _bytes_of(values: Iterable[Any]) -> int:
-    return sum(aval_bytes(v.aval) for v in values)
+    return sum(whole_bytes(v.aval) for v in values)
 
 
 def seconds_again(eqn: Any, target: Target) -> float:
@@ -251,14 +268,6 @@ def _body_seconds(jaxpr: Any, target: Target) -> float:
 
 def _elements(values: Iterable[Any]) -> int:
     return sum(math.prod(getattr(v.aval, "shape", ())) for v in values)
-
-
-def _num_shards(eqn: Any) -> int:
-    """The parts that a `shard_map` divides the most divided of its values into."""
-    body, _ = _compat.open_jaxpr(eqn.params["jaxpr"])
-    pairs = [*zip(eqn.invars, body.invars, strict=True)]
-    pairs += zip(eqn.outvars, body.outvars, strict=True)
-    return max(_elements([whole]) // max(_elements([part]), 1) for whole, part in pairs)
 
 
 def _body_flops(jaxpr: Any) -> int:

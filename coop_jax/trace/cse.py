@@ -10,6 +10,7 @@ import numpy as np
 from coop_jax.base._compat import DropVar, Literal
 from coop_jax.trace.program import reads
 from coop_jax.trace.purity import may_merge, may_vanish
+from coop_jax.trace.shard_types import mesh_of_shards
 
 
 def merge_equal(eqns: list[Any], outvars: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -56,7 +57,10 @@ def equation_key(eqn: Any, value_of: Callable[[Any], Any] | None = None) -> Any 
         literal_key(v) if isinstance(v, Literal) else value_of(v) if value_of else v
         for v in eqn.invars
     )
-    key = (eqn.primitive, operands, tuple(sorted(eqn.params.items())), eqn.ctx)
+    # Without operands, equations of whole arrays and of shards may differ in nothing else.
+    meshes = tuple(mesh_of_shards(v.aval) for v in eqn.outvars)
+    params = tuple(sorted(eqn.params.items()))
+    key = (eqn.primitive, operands, params, eqn.ctx, meshes)
     try:
         hash(key)
     except TypeError:  # an unhashable parameter: never merged

@@ -8,6 +8,7 @@ from typing import Any
 from coop_jax.base import _compat
 from coop_jax.trace.costs import flops
 from coop_jax.trace.program import Program
+from coop_jax.trace.shard_types import num_devices_of
 
 
 def kernel_flops(program: Program) -> dict[str, int]:
@@ -19,7 +20,8 @@ def kernel_flops(program: Program) -> dict[str, int]:
     found: dict[str, int] = {}
     for eqn in _kernels(program.eqns):
         name = _compat.kernel_name(eqn)
-        found[name] = max(found.get(name, 0), flops(eqn))
+        of_one = flops(eqn) // num_devices_of(eqn)
+        found[name] = max(found.get(name, 0), of_one)
     return found
 
 

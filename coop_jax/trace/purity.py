@@ -143,7 +143,8 @@ _CLASSES: tuple[tuple[Purity, str], ...] = (
         "vary_unreduced_cast_p with_memory_space_constraint xla_metadata_value "
         "axis_index platform_index "
         # Ours.
-        "coop_after coop_fence coop_fence_call coop_pool_gradient",
+        "coop_after coop_fence coop_fence_call coop_pool_gradient coop_to_shards "
+        "coop_to_whole",
     ),
     (
         CALL,

@@ -172,7 +172,7 @@ class Versions:
                 rows.append([name, "–", least, "–", "–", "–", ""])
                 continue
             plan = fitted.plan
-            note = "; ".join(_described(p, plan.num_devices) for p in plan.loops)
+            note = "; ".join(map(_described, plan.loops))
             seconds = time.perf_counter() - start
             assert plan.measured_bytes is not None
             assert plan.measured_bytes <= plan.budget_bytes, "a budget was exceeded"
@@ -254,13 +254,11 @@ def _gathered_bytes(compiled: Any) -> int:
     return of(module.entry)
 
 
-def _described(loop: Any, devices: int) -> str:
+def _described(loop: Any) -> str:
     if loop.live_bytes is not None:
-        return (
-            f"{loop.length} iterations, {loop.live_bytes / devices / 2**20:.0f} MiB alive"
-        )
+        return f"{loop.length} iterations, {loop.live_bytes / 2**20:.0f} MiB alive"
     return ", ".join(
-        f"layers {part.first} to {part.last} keep {part.kept_bytes / devices / 2**20:.0f} "
+        f"layers {part.first} to {part.last} keep {part.kept_bytes / 2**20:.0f} "
         "MiB each" + (f" in groups of {part.group}" if part.group > 1 else "")
         for part in loop.parts
     )

@@ -121,10 +121,10 @@ def test_its_values_are_those_of_one_device():
     assert (traced.num_devices(), traced.num_shards()) == (COUNT, 1)
 
 
-def test_with_equations_around_it_is_one_operation():
+def test_with_equations_around_it_is_not_the_program():
     step, args = mapped(check_vma=False)
     around = lambda weights, x: step(weights, jnp.sin(x))  # noqa: E731
     traced = TracedStep.trace(around, {}, args, {})
     assert traced.program.mapped is None
-    assert "shard_map" in [eqn.primitive.name for eqn in traced.program.eqns]
+    assert "shard_map" not in [eqn.primitive.name for eqn in traced.program.eqns]
     assert traced.num_shards() == COUNT

@@ -1,0 +1,211 @@
+"""Training steps with `shard_map`s and equations around them, on four devices.
+
+Each is a function of `wrap`, which the layers are put through: `jax.checkpoint` with a
+policy, or nothing. It returns the step and its arguments; the step replaces the first one.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+from scanned_steps import normal
+
+COUNT, LAYERS, WIDTH, BATCH = 4, 5, 32, 1024
+WHOLE, DIVIDED = PartitionSpec(), PartitionSpec("d")
+
+
+def mesh_of(*sizes):
+    names = ("d", "t")[: len(sizes)]
+    return jax.make_mesh(
+        sizes, names, axis_types=(jax.sharding.AxisType.Auto,) * len(sizes)
+    )
+
+
+def placed(mesh, tree, spec):
+    return jax.tree.map(lambda x: jax.device_put(x, NamedSharding(mesh, spec)), tree)
+
+
+def stacked_layers():
+    return {
+        "into": normal(LAYERS, WIDTH, 4 * WIDTH),
+        "out": normal(LAYERS, 4 * WIDTH, WIDTH),
+    }
+
+
+def list_of_layers():
+    return [
+        {"into": normal(WIDTH, 4 * WIDTH, seed=k), "out": normal(4 * WIDTH, WIDTH, seed=k)}
+        for k in range(LAYERS)
+    ]
+
+
+def block(x, w):
+    return x + jnp.tanh(jax.nn.standardize(x) @ w["into"]) @ w["out"]
+
+
+def descent(loss):
+    """Momentum, outside of all maps."""
+
+    def step(state, x):
+        weights, momentum = state
+        value, grads = jax.value_and_grad(loss)(weights, x)
+        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, grads)
+        weights = jax.tree.map(lambda w, m: w - 0.1 * m, weights, momentum)
+        return (weights, momentum), value
+
+    return step
+
+
+def state_of(mesh, weights, spec):
+    return placed(mesh, (weights, jax.tree.map(jnp.zeros_like, weights)), spec)
+
+
+def loss_inside(wrap):
+    """The loss of a batch, divided by hand; layers are not a loop."""
+    mesh = mesh_of(COUNT)
+    layer = wrap(block)
+
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=(WHOLE, DIVIDED), out_specs=WHOLE)
+    def loss(weights, x):
+        hidden = x
+        for w in weights:
+            hidden = layer(hidden, w)
+        return lax.pmean(jnp.mean((hidden - x) ** 2), "d")
+
+    state = state_of(mesh, list_of_layers(), WHOLE)
+    return descent(loss), (state, placed(mesh, normal(BATCH, WIDTH), DIVIDED))
+
+
+def gradients_inside(wrap):
+    """Gradients along one axis of the mesh by hand, unchecked; the other is XLA's."""
+    mesh = mesh_of(2, 2)
+    layer = wrap(block)
+
+    def loss(weights, x):
+        hidden = x
+        for w in weights:
+            hidden = layer(hidden, w)
+        return jnp.mean((hidden - x) ** 2)
+
+    @functools.partial(
+        jax.shard_map,
+        mesh=mesh,
+        in_specs=(WHOLE, DIVIDED),
+        out_specs=(WHOLE, WHOLE),
+        axis_names={"d"},
+        check_vma=False,
+    )
+    def gradients(weights, x):
+        return lax.pmean(jax.value_and_grad(loss)(weights, x), "d")
+
+    def step(weights, x):
+        value, grads = gradients(weights, jnp.sin(x))
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads), value
+
+    weights = [
+        {
+            "into": placed(mesh, w["into"], PartitionSpec(None, "t")),
+            "out": placed(mesh, w["out"], PartitionSpec("t")),
+        }
+        for w in list_of_layers()
+    ]
+    return step, (weights, placed(mesh, normal(BATCH, WIDTH), DIVIDED))
+
+
+def ring(wrap):
+    """A scan over layers, whose weights are gathered and whose rows travel in a ring."""
+    mesh = mesh_of(COUNT)
+
+    @wrap
+    def layer(x, w):
+        w = jax.tree.map(lambda part: lax.all_gather(part, "d", tiled=True), w)
+
+        def hop(carry, _):
+            rows, total = carry
+            total = total + jnp.tanh(rows @ w["into"]) @ w["out"]
+            around = [(i, (i + 1) % COUNT) for i in range(COUNT)]
+            return (lax.ppermute(rows, "d", around), total), None
+
+        (_, total), _ = lax.scan(hop, (x, x), None, length=COUNT)
+        return block(total / COUNT, w)
+
+    @functools.partial(
+        jax.shard_map,
+        mesh=mesh,
+        in_specs=(PartitionSpec(None, "d"), DIVIDED),
+        out_specs=WHOLE,
+    )
+    def loss(weights, x):
+        hidden, _ = lax.scan(lambda x, w: (layer(x, w), None), x, weights)
+        return lax.pmean(jnp.mean((hidden - x) ** 2), "d")
+
+    state = state_of(mesh, stacked_layers(), PartitionSpec(None, "d"))
+    return descent(loss), (state, placed(mesh, normal(BATCH, WIDTH), DIVIDED))
+
+
+def pipeline(wrap):
+    """Stages on devices of their own: what one makes of a microbatch goes to the next."""
+    mesh, num_batches = mesh_of(COUNT), 8
+
+    @wrap
+    def stage(x, weights):
+        for k in range(2):
+            x = block(x, jax.tree.map(lambda w, k=k: w[k], weights))
+        return x
+
+    @functools.partial(
+        jax.shard_map, mesh=mesh, in_specs=(DIVIDED, WHOLE), out_specs=DIVIDED
+    )
+    def run(weights, batches):
+        weights = jax.tree.map(lambda w: w[0], weights)
+        number = lax.axis_index("d")
+
+        def tick(x, t):
+            given = batches[jnp.clip(t, 0, num_batches - 1)]
+            made = stage(jnp.where(number == 0, given, x), weights)
+            onward = [(i, (i + 1) % COUNT) for i in range(COUNT)]
+            return lax.ppermute(made, "d", onward), made
+
+        first = lax.pcast(jnp.zeros_like(batches[0]), "d", to="varying")
+        _, made = lax.scan(tick, first, jnp.arange(num_batches + COUNT - 1))
+        return made[COUNT - 1 :][None]
+
+    def loss(weights, batches):
+        return jnp.mean((run(weights, batches)[-1] - batches) ** 2)
+
+    stages = {
+        "into": 0.2 * normal(COUNT, 2, WIDTH, 4 * WIDTH),
+        "out": 0.2 * normal(COUNT, 2, 4 * WIDTH, WIDTH),
+    }
+    batches = placed(mesh, normal(num_batches, BATCH // 8, WIDTH), WHOLE)
+    return descent(loss), (state_of(mesh, stages, DIVIDED), batches)
+
+
+def a_map_for_each_layer(wrap):
+    """Layers that are a map each, with random bits, and equations of XLA's between them."""
+    mesh = mesh_of(COUNT)
+
+    @functools.partial(
+        jax.shard_map, mesh=mesh, in_specs=(DIVIDED, WHOLE, WHOLE), out_specs=DIVIDED
+    )
+    def layer(x, w, key):
+        key = jax.random.fold_in(key, lax.axis_index("d"))
+        return jnp.where(jax.random.bernoulli(key, 0.9, x.shape), block(x, w), 0.0)
+
+    layer = wrap(layer)
+
+    def loss(weights, x):
+        hidden = x
+        for k, w in enumerate(weights):
+            hidden = jnp.sin(layer(hidden, w, jax.random.key(k)))
+        return jnp.mean((hidden - x) ** 2)
+
+    state = state_of(mesh, list_of_layers(), WHOLE)
+    return descent(loss), (state, placed(mesh, normal(BATCH, WIDTH), DIVIDED))
+
+
+STEPS = (loss_inside, gradients_inside, ring, pipeline, a_map_for_each_layer)
