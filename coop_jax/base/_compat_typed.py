@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax._src import config as _config
 from jax._src import core as _core
 
@@ -44,3 +45,11 @@ def on_mesh_of(avals: Sequence[Any]) -> Iterator[None]:
         _config._check_vma(is_checked),
     ):
         yield
+
+
+def zeros_of(aval: Any) -> jax.Array:
+    """Zeros of a type, of whole arrays that XLA divides or of shards: where it says over
+    which axes shards differ, so do these."""
+    zeros = jnp.zeros(aval.shape, aval.dtype)
+    varying = aval.manual_axis_type.varying if _compat.has_explicit_sharding(aval) else ()
+    return jax.lax.pcast(zeros, tuple(varying), to="varying") if varying else zeros

@@ -13,6 +13,7 @@ from coop_jax.loops.bodies import has_bodies
 from coop_jax.loops.loop import Loop
 from coop_jax.trace.costs import whole_bytes
 from coop_jax.trace.program import Program, reads
+from coop_jax.trace.shard_types import num_shards_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,9 +46,12 @@ class LoopPair:
     @property
     def may_be_divided(self) -> bool:
         """Whether its iterations may be loops of their own, which write into stacks of
-        zeros: there are none of random keys, and none of types that have a sharding."""
+        zeros: there are none of random keys, and none whose axes are explicit."""
         return not any(
-            _compat.is_extended(stack.aval) or _compat.has_explicit_sharding(stack.aval)
+            _compat.is_extended(stack.aval)
+            or (
+                _compat.has_explicit_sharding(stack.aval) and num_shards_of(stack.aval) == 1
+            )
             for loop in (self.forward, self.backward)
             for stack in loop.stacks_written
         )

@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from coop_jax.base import _compat_typed
 from coop_jax.loops.loop import Loop
 from coop_jax.loops.marks import loops_of_group
 from coop_jax.loops.part_body import PartBody
@@ -68,7 +69,7 @@ def _run_whole(
 
 
 def _run_several(loop, parts, bodies, given, init, own) -> list[Any]:
-    whole = [jnp.zeros(aval.shape, aval.dtype) for aval in bodies[0].written]
+    whole = [_compat_typed.zeros_of(aval) for aval in bodies[0].written]
     state, own_out = (init, whole), [[] for _ in parts]
     order = range(len(parts))
     for number in reversed(order) if loop.is_reversed else order:

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from collectives import collectives
 from jax import lax
-from shard_map_steps import COUNT, DIVIDED, STEPS, WHOLE, mesh_of, placed
+from shard_map_steps import (
+    COUNT,
+    DIVIDED,
+    STEPS,
+    WHOLE,
+    a_map_for_each_layer,
+    loss_inside,
+    mesh_of,
+    placed,
+)
 from steps import traced
 
 from coop_jax import InfeasibleBudgetError, remat_train_step
@@ -14,6 +23,9 @@ from coop_jax.emit.in_shard_maps import has_shards
 from coop_jax.graph.stored_values import tag
 from coop_jax.trace.shards import to_shards_p, to_whole_p
 from coop_jax.xla.memory_figures import memory_figures
+
+# To plan without loops.
+LONGEST = (loss_inside, a_map_for_each_layer)
 
 pytestmark = pytest.mark.skipif(len(jax.devices()) < COUNT, reason="needs four devices")
 
@@ -47,7 +59,13 @@ def test_the_program_is_the_step(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", STEPS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, marks=pytest.mark.hand if make in LONGEST else [])
+        for make in STEPS
+    ],
+)
 def test_budgets_near_a_checkpoint_are_kept(make):
     step, args = make(as_it_is)
     plain = jax.jit(step)
@@ -70,14 +88,14 @@ def test_budgets_near_a_checkpoint_are_kept(make):
 
 
 def test_what_no_plan_can_go_below_is_said():
-    step, args = STEPS[0](as_it_is)
+    step, args = loss_inside(as_it_is)
     with pytest.raises(InfeasibleBudgetError, match="must be at least"):
         remat_train_step(step, budget=1).plan(*args)
 
 
 def test_residuals_stay_shards():
     """Between a map and its gradient there are no whole arrays, but for those outside."""
-    step, args = STEPS[0](as_it_is)
+    step, args = loss_inside(as_it_is)
     program = traced(step, *args).program
     given = {v for e in program.eqns if e.primitive is to_shards_p for v in e.invars}
     left = {v for e in program.eqns if e.primitive is to_whole_p for v in e.outvars}
