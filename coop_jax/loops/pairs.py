@@ -48,13 +48,14 @@ class LoopPair:
         """Whether its iterations may be loops of their own, which write into stacks of
         zeros: there are none of random keys, and none whose axes are explicit."""
         return not any(
-            _compat.is_extended(stack.aval)
-            or (
-                _compat.has_explicit_sharding(stack.aval) and num_shards_of(stack.aval) == 1
-            )
+            _compat.is_extended(stack.aval) or _is_explicit(stack.aval)
             for loop in (self.forward, self.backward)
             for stack in loop.stacks_written
         )
+
+
+def _is_explicit(aval: Any) -> bool:
+    return _compat.has_explicit_sharding(aval) and num_shards_of(aval) == 1
 
 
 def find_pairs(program: Program) -> list[LoopPair]:
