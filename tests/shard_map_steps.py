@@ -208,4 +208,68 @@ def a_map_for_each_layer(wrap):
     return descent(loss), (state, placed(mesh, normal(BATCH, WIDTH), DIVIDED))
 
 
+def a_map_in_a_loop(wrap):
+    """A scan over layers; in each rows change places between devices, in a map."""
+    mesh = mesh_of(COUNT)
+
+    @functools.partial(
+        jax.shard_map, mesh=mesh, in_specs=(DIVIDED, DIVIDED), out_specs=DIVIDED
+    )
+    def experts(x, w):
+        w = jax.tree.map(lambda part: part[0], w)
+        rows = lax.all_to_all(x.reshape(COUNT, -1, WIDTH), "d", 0, 0)
+        made = block(rows.reshape(-1, WIDTH), w)
+        return lax.all_to_all(made.reshape(COUNT, -1, WIDTH), "d", 0, 0).reshape(x.shape)
+
+    @wrap
+    def layer(x, w):
+        return experts(jnp.tanh(x @ w["first"]), w["experts"])
+
+    def loss(weights, x):
+        hidden, _ = lax.scan(lambda x, w: (layer(x, w), None), x, weights)
+        return jnp.mean((hidden - x) ** 2)
+
+    mixed = PartitionSpec(None, "d")
+    weights = {
+        "first": placed(mesh, normal(LAYERS, WIDTH, WIDTH), WHOLE),
+        "experts": {
+            "into": placed(mesh, normal(LAYERS, COUNT, WIDTH, 4 * WIDTH), mixed),
+            "out": placed(mesh, normal(LAYERS, COUNT, 4 * WIDTH, WIDTH), mixed),
+        },
+    }
+    momentum = jax.tree.map(jnp.zeros_like, weights)
+    x = placed(mesh, normal(BATCH, WIDTH), DIVIDED)
+    return descent(loss), ((weights, momentum), x)
+
+
+def maps_in_branches(wrap):
+    """A step that is left out where the gradients are not finite, with a map in a loop over
+    microbatches of one branch."""
+    mesh = mesh_of(COUNT)
+
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=(WHOLE, DIVIDED), out_specs=WHOLE)
+    def loss(weights, x):
+        hidden = x
+        for w in weights:
+            hidden = wrap(block)(hidden, w)
+        return lax.pmean(jnp.mean((hidden - x) ** 2), "d")
+
+    def step(state, batches):
+        def trained(state):
+            def one(state, x):
+                return descent(loss)(state, x)
+
+            return lax.scan(one, state, batches)
+
+        def left_out(state):
+            return state, jnp.zeros(len(batches))
+
+        state, losses = lax.cond(jnp.isfinite(batches).all(), trained, left_out, state)
+        return state, losses.mean()
+
+    batches = placed(mesh, normal(3, BATCH, WIDTH), PartitionSpec(None, "d"))
+    return step, (state_of(mesh, list_of_layers(), WHOLE), batches)
+
+
+LOOPS = (a_map_in_a_loop, maps_in_branches)
 STEPS = (loss_inside, gradients_inside, ring, pipeline, a_map_for_each_layer)

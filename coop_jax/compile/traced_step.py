@@ -24,8 +24,8 @@ from coop_jax.arena.executable import (
 from coop_jax.backends import backend_of
 from coop_jax.backends.backend import Backend
 from coop_jax.base import _compat, _compat_jit
-from coop_jax.emit.in_shard_maps import has_shards, in_shard_maps
 from coop_jax.emit.own_broadcasts import with_own_broadcasts
+from coop_jax.trace.in_shard_maps import runnable
 from coop_jax.trace.inline import flatten
 from coop_jax.trace.mapped import with_body_of_map
 from coop_jax.trace.program import Program
@@ -125,11 +125,8 @@ class TracedStep:
         mapped = program.mapped
         if mapped is None and self.num_devices() > 1:
             program = with_own_broadcasts(program)
-        if has_shards(program):
-            run = in_shard_maps(program)
-        else:
-            run = _compat.jaxpr_as_fun(program.to_jaxpr())
-            run = run if mapped is None else mapped.around(run)
+        run = runnable(program)
+        run = run if mapped is None else mapped.around(run)
         return lambda *inputs: self._typed_as_written(run(*inputs))
 
     def _typed_as_written(self, results: list[Any]) -> list[Any]:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coop_jax.base import _compat
+from coop_jax.trace.in_shard_maps import closed_jaxpr
 from coop_jax.trace.inline import flatten
 from coop_jax.trace.program import Program
+from coop_jax.trace.shards import with_bodies_of_maps
 
 
 def has_bodies(eqn: Any) -> bool:
@@ -34,14 +36,14 @@ def bodies_of(eqn: Any) -> list[Program]:
     bodies = []
     for closed in value if isinstance(value, tuple) else (value,):
         num_inputs = len(_compat.open_jaxpr(closed)[0].invars)
-        bodies.append(flatten(closed, [False] * num_inputs))
+        bodies.append(with_bodies_of_maps(flatten(closed, [False] * num_inputs)))
     return bodies
 
 
 def with_bodies(eqn: Any, bodies: Sequence[Program]) -> Any:
     """The equation with other programs for its bodies, of the same types."""
     name = _PARAMETERS[eqn.primitive.name]
-    jaxprs = tuple(body.to_jaxpr() for body in bodies)
+    jaxprs = tuple(map(closed_jaxpr, bodies))
     value = jaxprs if isinstance(eqn.params[name], tuple) else jaxprs[0]
     return eqn.replace(params=eqn.params | {name: value})
 

@@ -27,6 +27,9 @@ from coop_jax.targets import Target
 from coop_jax.trace.costs import whole_bytes
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import may_run_again
+from coop_jax.trace.shard_types import num_devices_of, num_shards_of
+
+_NOT_KEPT = 1 << 50  # Bytes of what cannot be kept: more than any price makes worth it.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,8 +126,16 @@ def _values(iteration: Iteration) -> tuple[dict[Any, int], dict[Any, int]]:
     for index, eqn in enumerate(iteration.forward):
         for v in writes(eqn):
             maker[v] = index
-            value_bytes[v] = 0 if v in anyway else whole_bytes(v.aval)
+            value_bytes[v] = 0 if v in anyway else _bytes_of_stack(iteration, v)
     return value_bytes, maker
+
+
+def _bytes_of_stack(iteration: Iteration, value: Any) -> int:
+    """Bytes of a value in a stack. There are none of shards in a loop of whole arrays: what
+    its body holds in a `shard_map` is kept where it leaves that."""
+    if num_shards_of(value.aval) > num_devices_of(iteration.pair.forward.eqn):
+        return _NOT_KEPT
+    return whole_bytes(value.aval)
 
 
 def _int64(numbers: Iterable[int]) -> Any:

@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from coop_jax.base import _compat
 from coop_jax.base._compat import Literal
 from coop_jax.loops.frontier import Retained
 from coop_jax.loops.iteration import Iteration
 from coop_jax.loops.loop import Loop
 from coop_jax.loops.parts import Part
 from coop_jax.trace.cse import without_dead
-from coop_jax.trace.program import reads
+from coop_jax.trace.in_shard_maps import runnable
+from coop_jax.trace.program import Program, reads
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -123,13 +123,15 @@ def _body(
         for v, c in zip(body.constvars, body.consts, strict=True)
         if v in needed
     ]
-    closed = _compat.close_jaxpr(
-        [v for v, _ in constants],
-        [c for _, c in constants],
-        [*consts, *carry, *entries, *own_in],
-        [*results, *own_out],
-        eqns,
-        None,
+    inputs = [*consts, *carry, *entries, *own_in]
+    program = Program(
+        constvars=tuple(v for v, _ in constants),
+        consts=tuple(c for _, c in constants),
+        invars=tuple(inputs),
+        outvars=(*results, *own_out),
+        eqns=tuple(eqns),
+        donated=(False,) * len(inputs),
+        debug_info=None,
     )
-    run = _compat.jaxpr_as_fun(closed)
+    run = runnable(program)
     return PartBody(run, consts, carry, entries, own_in, own_out, [], loop.is_reversed)

@@ -6,7 +6,7 @@ of the mesh that are manual. Two primitives stand between shards and whole array
 `coop_to_shards` and `coop_to_whole`. What leaves one `shard_map` and enters another in the
 same way, as residuals do on their way to the gradient, stays a shard in between.
 
-`emit.in_shard_maps` puts the equations of a planned program under `shard_map`s again. A
+`trace.in_shard_maps` puts the equations of a planned program under `shard_map`s again. A
 step that is one `shard_map` is the program of one device instead (`trace.mapped`).
 """
 
@@ -22,6 +22,7 @@ from coop_jax.base._compat import DropVar, Literal, Primitive
 from coop_jax.trace.cse import merge_equal, without_dead
 from coop_jax.trace.inline import flatten
 from coop_jax.trace.program import Program, reads
+from coop_jax.trace.purity import may_run_again
 from coop_jax.trace.shard_types import mesh_of_shards
 
 to_shards_p = Primitive("coop_to_shards")
@@ -117,8 +118,9 @@ class _Taken:
         return atom if isinstance(atom, Literal) else self._same.get(atom, atom)
 
     def map_of(self, eqn: Any) -> ShardMap | None:
-        """The map of an equation; None if it is none, or stays one operation."""
-        if eqn.primitive.name != "shard_map" or eqn.effects:
+        """The map of an equation; None if it is none, or stays one operation, as what may
+        not run again."""
+        if eqn.primitive.name != "shard_map" or eqn.effects or not may_run_again(eqn):
             return None
         params = eqn.params
         found = ShardMap(
@@ -138,7 +140,7 @@ class _Taken:
         body = flatten(params["jaxpr"], [False] * len(eqn.invars))
         eqns: list[Any] = []
         for var, const in zip(body.constvars, body.consts, strict=True):
-            whole = _compat.new_var(jax.core.get_aval(const))
+            whole = _compat.new_var(jax.typeof(const))
             self.constants.append((whole, const))
             eqns.append(_boundary(to_shards_p, whole, var, found, jax.P(), eqn))
         operands = zip(eqn.invars, body.invars, params["in_specs"], strict=True)

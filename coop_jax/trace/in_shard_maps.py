@@ -16,10 +16,8 @@ from typing import Any
 
 import jax
 
-from coop_jax.base import _compat
+from coop_jax.base import _compat, _compat_typed
 from coop_jax.base._compat import Literal
-from coop_jax.emit.fence import fence_p
-from coop_jax.emit.order_after import after_p
 from coop_jax.trace.program import Program, reads, writes
 from coop_jax.trace.shard_types import mesh_of_shards
 from coop_jax.trace.shards import (
@@ -30,13 +28,30 @@ from coop_jax.trace.shards import (
     to_whole_p,
 )
 
-# They pass on any operands.
-_MAY_HAVE_BOTH = (fence_p, after_p)
+# Boundaries of segments (`emit.fence`, `emit.order_after`), which pass on any operands.
+_MAY_HAVE_BOTH = ("coop_fence", "coop_after")
 
 
 def has_shards(program: Program) -> bool:
     """Whether a program has equations of shards beside those of whole arrays."""
     return any(eqn.primitive in BOUNDARIES for eqn in program.eqns)
+
+
+def runnable(program: Program) -> Callable[..., list[Any]]:
+    """A program as a function of its inputs."""
+    if has_shards(program):
+        return in_shard_maps(program)
+    return _compat.jaxpr_as_fun(program.to_jaxpr())
+
+
+def closed_jaxpr(program: Program) -> Any:
+    """A program as a closed jaxpr, in which equations of shards are under `shard_map`s."""
+    if not has_shards(program):
+        return program.to_jaxpr()
+    avals = [v.aval for v in program.invars]
+    with _compat_typed.on_mesh_of(avals):
+        structs = map(_compat_typed.struct_of, avals)
+        return jax.make_jaxpr(in_shard_maps(program))(*structs)
 
 
 def in_shard_maps(program: Program) -> Callable[..., list[Any]]:
@@ -82,7 +97,7 @@ class _Arrays:
 
 def _is_boundary_of_both(eqn: Any) -> bool:
     """Whether the equation passes on whole arrays and shards."""
-    if eqn.primitive not in _MAY_HAVE_BOTH:
+    if eqn.primitive.name not in _MAY_HAVE_BOTH:
         return False
     return len({mesh_of_shards(v.aval) for v in reads(eqn)}) > 1
 
@@ -223,7 +238,7 @@ def _run_both(eqn: Any, maps: dict[Any, ShardMap], known: _Arrays) -> None:
     """Run a fence of whole arrays and of shards."""
     params = dict(eqn.params)
     values, layouts = [], []
-    given = params.get("layouts") or [None] * len(eqn.invars)
+    given: Sequence[Any] = params.get("layouts") or [None] * len(eqn.invars)
     for v, order in zip(eqn.invars, given, strict=True):
         mesh = mesh_of_shards(v.aval)
         values.append((known.whole if mesh is None else known.divided)[v])
@@ -231,7 +246,7 @@ def _run_both(eqn: Any, maps: dict[Any, ShardMap], known: _Arrays) -> None:
         layouts.append((0, *(d + 1 for d in order)) if order and is_longer else order)
     if any(layouts):
         params["layouts"] = tuple(layouts)
-    made = eqn.primitive.bind(*values, **params)
+    made: Any = eqn.primitive.bind(*values, **params)
     results = made if eqn.primitive.multiple_results else [made]
     for v, value in zip(eqn.outvars, results, strict=True):
         (known.whole if mesh_of_shards(v.aval) is None else known.divided)[v] = value

@@ -9,23 +9,26 @@ from jax import lax
 from shard_map_steps import (
     COUNT,
     DIVIDED,
+    LOOPS,
     STEPS,
     WHOLE,
     a_map_for_each_layer,
+    a_map_in_a_loop,
     loss_inside,
+    maps_in_branches,
     mesh_of,
     placed,
 )
 from steps import traced
 
 from coop_jax import InfeasibleBudgetError, remat_train_step
-from coop_jax.emit.in_shard_maps import has_shards
 from coop_jax.graph.stored_values import tag
+from coop_jax.trace.in_shard_maps import has_shards
 from coop_jax.trace.shards import to_shards_p, to_whole_p
 from coop_jax.xla.memory_figures import memory_figures
 
-# To plan without loops.
-LONGEST = (loss_inside, a_map_for_each_layer)
+# To plan.
+LONGEST = (loss_inside, a_map_for_each_layer, maps_in_branches)
 
 pytestmark = pytest.mark.skipif(len(jax.devices()) < COUNT, reason="needs four devices")
 
@@ -63,7 +66,7 @@ def test_the_program_is_the_step(make):
     "make",
     [
         pytest.param(make, marks=pytest.mark.hand if make in LONGEST else [])
-        for make in STEPS
+        for make in STEPS + LOOPS
     ],
 )
 def test_budgets_near_a_checkpoint_are_kept(make):
@@ -85,6 +88,15 @@ def test_budgets_near_a_checkpoint_are_kept(make):
         ours, theirs = (state, args[1]), (expected, args[1])
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_what_a_map_in_a_loop_makes_is_kept_or_made_again_by_itself():
+    step, args = a_map_in_a_loop(as_it_is)
+    plan = remat_train_step(step, budget="50%", donate_argnums=0).plan(*args)
+    [part] = plan.loops[0].parts
+    again = {item.primitive for item in part.recomputations}
+    assert "shard_map" not in again
+    assert not any("{V:" in text for text in part.kept), "shards are in no stack"
 
 
 def test_what_no_plan_can_go_below_is_said():
