@@ -137,7 +137,7 @@ def fit_step(
             jitted = traced.jit(found_loops.program)
             fitted = FittedStep(found_loops.compiled, jitted, plan)
             return saveable(fitted, Recipe(subject, found_loops.loops))
-        works_bytes = loops.least_bytes(works_bytes)
+        works_bytes = _least_that_works(works_bytes, loops.smallest())
     around, tagged = _around_loops(traced, tagged, loops)
     if begun is None or loops is not None:
         problem = problem_of(around, planner, log, tagged, placing, works_bytes, caller)
@@ -201,6 +201,14 @@ def _around_loops(
         return traced, tagged
     around = dataclasses.replace(traced, program=loops.smallest().program)
     return around, compile_tagged(around)
+
+
+def _least_that_works(works_bytes: int | None, loops: PlannedLoops) -> int | None:
+    """The least bytes that are known to work: of the step as written, None if XLA refuses
+    it, or of its loops at the fewest bytes."""
+    known = [] if works_bytes is None else [works_bytes]
+    known += [] if loops.compiled is None else [loops.total_bytes]
+    return min(known, default=None)
 
 
 def _plan_of_loops(

@@ -123,19 +123,16 @@ def _values(iteration: Iteration) -> tuple[dict[Any, int], dict[Any, int]]:
     equation that makes each one that the iteration is not given."""
     value_bytes, maker = dict(iteration.bytes_if_kept), {}
     anyway = iteration.stacked_anyway
+    num_devices = num_devices_of(iteration.pair.forward.eqn)
     for index, eqn in enumerate(iteration.forward):
         for v in writes(eqn):
             maker[v] = index
-            value_bytes[v] = 0 if v in anyway else _bytes_of_stack(iteration, v)
+            # There are no stacks of shards in a loop of whole arrays: what its body holds
+            # in a `shard_map` is kept where it leaves that.
+            is_inside = num_shards_of(v.aval) > num_devices
+            size = _NOT_KEPT if is_inside else whole_bytes(v.aval)
+            value_bytes[v] = 0 if v in anyway else size
     return value_bytes, maker
-
-
-def _bytes_of_stack(iteration: Iteration, value: Any) -> int:
-    """Bytes of a value in a stack. There are none of shards in a loop of whole arrays: what
-    its body holds in a `shard_map` is kept where it leaves that."""
-    if num_shards_of(value.aval) > num_devices_of(iteration.pair.forward.eqn):
-        return _NOT_KEPT
-    return whole_bytes(value.aval)
 
 
 def _int64(numbers: Iterable[int]) -> Any:

@@ -116,28 +116,30 @@ class LoopSearch:
 
     def smallest(self) -> PlannedLoops:
         """The plan with the fewest bytes by XLA: of the last of all stretches that no other
-        goes on from, of those before the last ones of bodies, and of all that were
-        compiled."""
+        goes on from, and of those before the last ones of bodies.
+
+        Others that were compiled for a budget may need less: XLA's figure need not follow
+        what stacks save. The search for that figure would not come to them.
+        """
         along = list(self._all_stretches())
         ends: list[tuple[Stretch, PlannedLoops]] = []
         for number, stretch in enumerate(along):
             following = along[number + 1 : number + 2]
             if not any(each.goes_on_from(stretch) for each in following):
                 ends.append((stretch, self._measure(number, stretch.high)))
-        if ends:
-            # Not of all that were compiled: the places are the same for every budget.
-            base = min(ends, key=lambda end: by_bytes(end[1]))[0].base
-            for number, stretch in enumerate(along):
-                if stretch.bodies is not None and stretch.base is base:
-                    saved_bytes = int(_BEFORE_THE_END * stretch.bodies.most_saved_bytes)
-                    self._measure(number, stretch.base_bytes + saved_bytes)
-        return min(self._measured.values(), key=by_bytes)
+        tried = [measured for _, measured in ends]
+        # The places are the same for every budget.
+        base = min(ends, key=lambda end: by_bytes(end[1]))[0].base
+        for number, stretch in enumerate(along):
+            if stretch.bodies is not None and stretch.base is base:
+                saved_bytes = int(_BEFORE_THE_END * stretch.bodies.most_saved_bytes)
+                tried.append(self._measure(number, stretch.base_bytes + saved_bytes))
+        return min(tried, key=by_bytes)
 
-    def least_bytes(self, works_bytes: int | None) -> int | None:
-        """The least of a number of bytes and of those of the compiled plans; None: none."""
+    def _least_bytes(self) -> int:
+        """The least bytes of the step as written and of the plans compiled so far."""
         known = [m.total_bytes for m in self._measured.values() if m.compiled is not None]
-        known += [] if works_bytes is None else [works_bytes]
-        return min(known, default=None)
+        return min([*known, self._unmodified_bytes])
 
     def _all_stretches(self) -> Iterator[Stretch]:
         """The stretches in order, made when they are reached."""
@@ -153,7 +155,7 @@ class LoopSearch:
 
     def _is_worth(self, saved_bytes: int) -> bool:
         """Whether to save so many bytes may be worth a compilation."""
-        least_bytes = self.least_bytes(self._unmodified_bytes) or 0
+        least_bytes = self._least_bytes()
         return saved_bytes > SLACK_WORTH_USING * least_bytes * self._num_devices
 
     def _fastest_that_keeps(self, budget_bytes: int) -> PlannedLoops | None:

@@ -180,7 +180,7 @@ def test_the_smallest_is_looked_for_in_several_ways():
     found = search.smallest()
     # Two ways: the end, and before.
     assert 1 < search.num_compilations == len(lines) <= 4
-    assert found.total_bytes == search.least_bytes(None)
+    assert found.compiled is not None
 
 
 def test_whether_there_are_loops_to_plan_is_known_without_a_compilation():
