@@ -111,7 +111,10 @@ class Versions:
         whole = memory_figures(self.compiled["as written"]).total_bytes
         rows = []
         for name, compiled in self.compiled.items():
-            num_bytes, plan = memory_figures(compiled).total_bytes, self.plans.get(name)
+            plan = self.plans.get(name)
+            num_bytes = memory_figures(compiled).total_bytes
+            if plan is not None:  # Of a TPU by the same figure as of the others.
+                num_bytes = plan.measured_bytes
             cells = [name, f"{num_bytes / MIB:.2f}", f"{num_bytes / whole:.1%}"]
             if plan is None:
                 cells += ["", ""]
