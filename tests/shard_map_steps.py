@@ -1,12 +1,14 @@
-"""Training steps with `shard_map`s and equations around them, on four devices.
+"""Training steps with `shard_map`s and equations around them, on four devices or on one.
 
 Each is a function of `wrap`, which the layers are put through: `jax.checkpoint` with a
-policy, or nothing. It returns the step and its arguments; the step replaces the first one.
+policy, or nothing; and of the number of devices. It returns the step and its arguments;
+the step replaces the first one.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +22,9 @@ WHOLE, DIVIDED = PartitionSpec(), PartitionSpec("d")
 
 def mesh_of(*sizes):
     names = ("d", "t")[: len(sizes)]
-    return jax.make_mesh(
-        sizes, names, axis_types=(jax.sharding.AxisType.Auto,) * len(sizes)
-    )
+    types = (jax.sharding.AxisType.Auto,) * len(sizes)
+    devices = jax.devices()[: math.prod(sizes)]
+    return jax.make_mesh(sizes, names, axis_types=types, devices=devices)
 
 
 def placed(mesh, tree, spec):
@@ -64,9 +66,9 @@ def state_of(mesh, weights, spec):
     return placed(mesh, (weights, jax.tree.map(jnp.zeros_like, weights)), spec)
 
 
-def loss_inside(wrap):
+def loss_inside(wrap, count=COUNT):
     """The loss of a batch, divided by hand; layers are not a loop."""
-    mesh = mesh_of(COUNT)
+    mesh = mesh_of(count)
     layer = wrap(block)
 
     @functools.partial(jax.shard_map, mesh=mesh, in_specs=(WHOLE, DIVIDED), out_specs=WHOLE)
@@ -80,9 +82,9 @@ def loss_inside(wrap):
     return descent(loss), (state, placed(mesh, normal(BATCH, WIDTH), DIVIDED))
 
 
-def gradients_inside(wrap):
+def gradients_inside(wrap, count=COUNT):
     """Gradients along one axis of the mesh by hand, unchecked; the other is XLA's."""
-    mesh = mesh_of(2, 2)
+    mesh = mesh_of(max(1, count // 2), min(2, count))
     layer = wrap(block)
 
     def loss(weights, x):
@@ -116,9 +118,9 @@ def gradients_inside(wrap):
     return step, (weights, placed(mesh, normal(BATCH, WIDTH), DIVIDED))
 
 
-def ring(wrap):
+def ring(wrap, count=COUNT):
     """A scan over layers, whose weights are gathered and whose rows travel in a ring."""
-    mesh = mesh_of(COUNT)
+    mesh = mesh_of(count)
 
     @wrap
     def layer(x, w):
@@ -127,11 +129,11 @@ def ring(wrap):
         def hop(carry, _):
             rows, total = carry
             total = total + jnp.tanh(rows @ w["into"]) @ w["out"]
-            around = [(i, (i + 1) % COUNT) for i in range(COUNT)]
+            around = [(i, (i + 1) % count) for i in range(count)]
             return (lax.ppermute(rows, "d", around), total), None
 
-        (_, total), _ = lax.scan(hop, (x, x), None, length=COUNT)
-        return block(total / COUNT, w)
+        (_, total), _ = lax.scan(hop, (x, x), None, length=count)
+        return block(total / count, w)
 
     @functools.partial(
         jax.shard_map,
@@ -147,9 +149,9 @@ def ring(wrap):
     return descent(loss), (state, placed(mesh, normal(BATCH, WIDTH), DIVIDED))
 
 
-def pipeline(wrap):
+def pipeline(wrap, count=COUNT):
     """Stages on devices of their own: what one makes of a microbatch goes to the next."""
-    mesh, num_batches = mesh_of(COUNT), 8
+    mesh, num_batches = mesh_of(count), 8
 
     @wrap
     def stage(x, weights):
@@ -167,27 +169,27 @@ def pipeline(wrap):
         def tick(x, t):
             given = batches[jnp.clip(t, 0, num_batches - 1)]
             made = stage(jnp.where(number == 0, given, x), weights)
-            onward = [(i, (i + 1) % COUNT) for i in range(COUNT)]
+            onward = [(i, (i + 1) % count) for i in range(count)]
             return lax.ppermute(made, "d", onward), made
 
         first = lax.pcast(jnp.zeros_like(batches[0]), "d", to="varying")
-        _, made = lax.scan(tick, first, jnp.arange(num_batches + COUNT - 1))
-        return made[COUNT - 1 :][None]
+        _, made = lax.scan(tick, first, jnp.arange(num_batches + count - 1))
+        return made[count - 1 :][None]
 
     def loss(weights, batches):
         return jnp.mean((run(weights, batches)[-1] - batches) ** 2)
 
     stages = {
-        "into": 0.2 * normal(COUNT, 2, WIDTH, 4 * WIDTH),
-        "out": 0.2 * normal(COUNT, 2, 4 * WIDTH, WIDTH),
+        "into": 0.2 * normal(count, 2, WIDTH, 4 * WIDTH),
+        "out": 0.2 * normal(count, 2, 4 * WIDTH, WIDTH),
     }
     batches = placed(mesh, normal(num_batches, BATCH // 8, WIDTH), WHOLE)
     return descent(loss), (state_of(mesh, stages, DIVIDED), batches)
 
 
-def a_map_for_each_layer(wrap):
+def a_map_for_each_layer(wrap, count=COUNT):
     """Layers that are a map each, with random bits, and equations of XLA's between them."""
-    mesh = mesh_of(COUNT)
+    mesh = mesh_of(count)
 
     @functools.partial(
         jax.shard_map, mesh=mesh, in_specs=(DIVIDED, WHOLE, WHOLE), out_specs=DIVIDED
@@ -208,18 +210,18 @@ def a_map_for_each_layer(wrap):
     return descent(loss), (state, placed(mesh, normal(BATCH, WIDTH), DIVIDED))
 
 
-def a_map_in_a_loop(wrap):
+def a_map_in_a_loop(wrap, count=COUNT):
     """A scan over layers; in each rows change places between devices, in a map."""
-    mesh = mesh_of(COUNT)
+    mesh = mesh_of(count)
 
     @functools.partial(
         jax.shard_map, mesh=mesh, in_specs=(DIVIDED, DIVIDED), out_specs=DIVIDED
     )
     def experts(x, w):
         w = jax.tree.map(lambda part: part[0], w)
-        rows = lax.all_to_all(x.reshape(COUNT, -1, WIDTH), "d", 0, 0)
+        rows = lax.all_to_all(x.reshape(count, -1, WIDTH), "d", 0, 0)
         made = block(rows.reshape(-1, WIDTH), w)
-        return lax.all_to_all(made.reshape(COUNT, -1, WIDTH), "d", 0, 0).reshape(x.shape)
+        return lax.all_to_all(made.reshape(count, -1, WIDTH), "d", 0, 0).reshape(x.shape)
 
     @wrap
     def layer(x, w):
@@ -233,8 +235,8 @@ def a_map_in_a_loop(wrap):
     weights = {
         "first": placed(mesh, normal(LAYERS, WIDTH, WIDTH), WHOLE),
         "experts": {
-            "into": placed(mesh, normal(LAYERS, COUNT, WIDTH, 4 * WIDTH), mixed),
-            "out": placed(mesh, normal(LAYERS, COUNT, 4 * WIDTH, WIDTH), mixed),
+            "into": placed(mesh, normal(LAYERS, count, WIDTH, 4 * WIDTH), mixed),
+            "out": placed(mesh, normal(LAYERS, count, 4 * WIDTH, WIDTH), mixed),
         },
     }
     momentum = jax.tree.map(jnp.zeros_like, weights)
@@ -242,10 +244,10 @@ def a_map_in_a_loop(wrap):
     return descent(loss), ((weights, momentum), x)
 
 
-def maps_in_branches(wrap):
+def maps_in_branches(wrap, count=COUNT):
     """A step that is left out where the gradients are not finite, with a map in a loop over
     microbatches of one branch."""
-    mesh = mesh_of(COUNT)
+    mesh = mesh_of(count)
 
     @functools.partial(jax.shard_map, mesh=mesh, in_specs=(WHOLE, DIVIDED), out_specs=WHOLE)
     def loss(weights, x):

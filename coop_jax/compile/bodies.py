@@ -11,22 +11,25 @@ import dataclasses
 
 import jax
 
-from coop_jax.base import _compat
 from coop_jax.compile.as_written import compile_tagged_once
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.graph.stored_values import StoredValues, from_rules
+from coop_jax.trace.in_shard_maps import runnable
 from coop_jax.trace.program import Program
+from coop_jax.trace.shard_types import mesh_of_shards
 
 
 def has_stored_bodies(traced: TracedStep) -> bool:
     """Whether a body alone says which values XLA stores of it: how XLA divides them over
-    several devices depends on the step around it, and in a `shard_map` it names axes."""
+    several devices depends on the step around it; that of a mapped step names axes."""
     return traced.num_devices() == 1 and traced.program.mapped is None
 
 
 def stored_of_body(traced: TracedStep, body: Program) -> StoredValues:
     """The values that XLA stores of a body in a step; those of rules where XLA refuses to
-    compile it."""
+    compile it, and of a body of shards, which names axes."""
+    if any(mesh_of_shards(v.aval) is not None for v in (*body.invars, *body.outvars)):
+        return from_rules(body)
     step = _as_step(traced, body)
     tagged = compile_tagged_once(step)
     if tagged is None:
@@ -43,7 +46,7 @@ def _as_step(traced: TracedStep, body: Program) -> TracedStep:
         )
         for v in body.invars
     )
-    run = _compat.jaxpr_as_fun(body.to_jaxpr())
+    run = runnable(body)
     options = {"compiler_options": traced.jit_options.get("compiler_options")}
     step = TracedStep.trace(lambda *values: run(*values), options, inputs, {})
     return dataclasses.replace(

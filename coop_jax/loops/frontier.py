@@ -27,7 +27,7 @@ from coop_jax.targets import Target
 from coop_jax.trace.costs import whole_bytes
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import may_run_again
-from coop_jax.trace.shard_types import num_devices_of, num_shards_of
+from coop_jax.trace.shard_types import mesh_of_operands, mesh_of_shards
 
 _NOT_KEPT = 1 << 50  # Bytes of what cannot be kept: more than any price makes worth it.
 
@@ -123,13 +123,13 @@ def _values(iteration: Iteration) -> tuple[dict[Any, int], dict[Any, int]]:
     equation that makes each one that the iteration is not given."""
     value_bytes, maker = dict(iteration.bytes_if_kept), {}
     anyway = iteration.stacked_anyway
-    num_devices = num_devices_of(iteration.pair.forward.eqn)
+    is_whole = mesh_of_operands(iteration.pair.forward.eqn) is None
     for index, eqn in enumerate(iteration.forward):
         for v in writes(eqn):
             maker[v] = index
             # There are no stacks of shards in a loop of whole arrays: what its body holds
             # in a `shard_map` is kept where it leaves that.
-            is_inside = num_shards_of(v.aval) > num_devices
+            is_inside = is_whole and mesh_of_shards(v.aval) is not None
             size = _NOT_KEPT if is_inside else whole_bytes(v.aval)
             value_bytes[v] = 0 if v in anyway else size
     return value_bytes, maker

@@ -13,7 +13,7 @@ from coop_jax.loops.bodies import has_bodies
 from coop_jax.loops.loop import Loop
 from coop_jax.trace.costs import whole_bytes
 from coop_jax.trace.program import Program, reads
-from coop_jax.trace.shard_types import num_shards_of
+from coop_jax.trace.shard_types import mesh_of_shards
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class LoopPair:
 
 
 def _is_explicit(aval: Any) -> bool:
-    return _compat.has_explicit_sharding(aval) and num_shards_of(aval) == 1
+    return _compat.has_explicit_sharding(aval) and mesh_of_shards(aval) is None
 
 
 def find_pairs(program: Program) -> list[LoopPair]:

@@ -23,6 +23,7 @@ from coop_jax.graph.stored_values import StoredValues
 from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.planner import PlanOptions
 from coop_jax.targets import Target, target_of
+from coop_jax.trace.in_shard_maps import has_shards
 from coop_jax.trace.program import Program
 
 PLACEMENTS = ("xla", "arena")
@@ -201,8 +202,8 @@ class Placing:
             stored: its stored values; None where nothing was compiled.
 
         Raises:
-            ValueError: if an arena is asked for and the step is for several devices, or
-                its backend has no arena.
+            ValueError: if an arena is asked for and the step is for several devices, has a
+                `shard_map` in it, or its backend has no arena.
         """
         return self.of_program(
             *(traced.program, traced.backend, traced.device(), traced.num_devices()),
@@ -226,6 +227,12 @@ class Placing:
                 '`remat_train_step(placement="arena")` is for steps on one device. Got '
                 f'arguments over {num_devices}: use `placement="xla"`, which '
                 "plans what each device keeps."
+            )
+        if has_shards(program):
+            raise ValueError(
+                '`remat_train_step(placement="arena")` is for steps without a '
+                '`shard_map`. Got a step with one in it: use `placement="xla"`, which '
+                "plans its equations as those around it."
             )
         return ArenaPlacement(
             backend, hints, device.platform, target_of(device), self.exchange_log

@@ -24,6 +24,12 @@ def num_shards_of(aval: Any) -> int:
     return math.prod(mesh.shape[name] for name in mesh.manual_axes)
 
 
+def mesh_of_operands(eqn: Any) -> Any | None:
+    """The mesh of the shards that an equation reads or makes; None if there are none."""
+    meshes = (mesh_of_shards(v.aval) for v in (*eqn.outvars, *eqn.invars))
+    return next((mesh for mesh in meshes if mesh is not None), None)
+
+
 def num_devices_of(eqn: Any) -> int:
     """The number of devices that each run an equation on shards of their own; 1 for one of
     whole arrays."""

@@ -21,9 +21,9 @@ from coop_jax.base import _compat
 from coop_jax.base._compat import DropVar, Literal, Primitive
 from coop_jax.trace.cse import merge_equal, without_dead
 from coop_jax.trace.inline import flatten
-from coop_jax.trace.program import Program, reads
+from coop_jax.trace.program import Program
 from coop_jax.trace.purity import may_run_again
-from coop_jax.trace.shard_types import mesh_of_shards
+from coop_jax.trace.shard_types import mesh_of_operands
 
 to_shards_p = Primitive("coop_to_shards")
 to_whole_p = Primitive("coop_to_whole")
@@ -66,10 +66,7 @@ class ShardMap:
 def mesh_of_equation(eqn: Any) -> Any | None:
     """The mesh whose devices each run the equation, on shards; None if it is one of whole
     arrays, or stands between them and shards."""
-    if eqn.primitive in BOUNDARIES:
-        return None
-    meshes = (mesh_of_shards(v.aval) for v in (*eqn.outvars, *reads(eqn)))
-    return next((mesh for mesh in meshes if mesh is not None), None)
+    return None if eqn.primitive in BOUNDARIES else mesh_of_operands(eqn)
 
 
 def with_bodies_of_maps(program: Program) -> Program:

@@ -1,5 +1,7 @@
 """Equations of `shard_map`s are planned one by one, and run under `shard_map`s again."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,7 @@ from shard_map_steps import (
     maps_in_branches,
     mesh_of,
     placed,
+    ring,
 )
 from steps import traced
 
@@ -88,6 +91,30 @@ def test_budgets_near_a_checkpoint_are_kept(make):
         ours, theirs = (state, args[1]), (expected, args[1])
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [ring, a_map_in_a_loop, maps_in_branches])
+def test_a_mesh_of_one_device(make):
+    step, args = make(as_it_is, count=1)
+    needed = memory_figures(jax.jit(step).lower(*args).compile()).total_bytes
+    planned = remat_train_step(step, budget="70%")
+    assert planned.plan(*args).measured_bytes <= 0.7 * needed
+    (state, value), (expected, expected_value) = planned(*args), jax.jit(step)(*args)
+    np.testing.assert_allclose(value, expected_value, rtol=1e-5)
+    for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_there_is_no_arena_for_shards():
+    step, args = loss_inside(as_it_is, count=1)
+    message = (
+        '`remat_train_step(placement="arena")` is for steps without a `shard_map`. Got a '
+        'step with one in it: use `placement="xla"`, which plans its equations as those '
+        "around it."
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        remat_train_step(step, budget="60%", placement="arena").plan(*args)
 
 
 def test_what_a_map_in_a_loop_makes_is_kept_or_made_again_by_itself():
