@@ -61,6 +61,7 @@ def test_only_results_of_it_take_no_bytes():
 
 
 @pytest.mark.slow
+@pytest.mark.hand
 def test_the_smallest_budget_is_not_above_what_a_plan_needs():
     step, args = step_with_maps()
     with pytest.raises(InfeasibleBudgetError) as caught:
