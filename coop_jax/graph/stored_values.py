@@ -91,9 +91,8 @@ class StoredValues:
         stored = self.stored_bytes.get(var)
         if stored is not None:
             return stored
-        return aval_bytes(var.aval) // max(
-            1, self.num_partitions // num_shards_of(var.aval)
-        )
+        parts = max(1, self.num_partitions // num_shards_of(var.aval))
+        return aval_bytes(var.aval) // parts
 
     @property
     def fuses_most(self) -> bool:

@@ -1,7 +1,7 @@
 """Taken apart: operations of a plan whose results XLA does not have all at once.
 
-A `shard_map` with equations around it is one operation of a plan, which makes all of its
-results together: with its gradient these are what every equation in it keeps. XLA compiles
+A `shard_map` that `trace.shards` leaves whole is one operation of a plan, which makes all
+of its results together: with its gradient what every equation in it keeps. XLA compiles
 its body as part of the step, makes each result when it can, and leaves out what it can
 fuse. So a plan counts more bytes than XLA needs, and a bound on the bytes of all plans may
 not count these results.

@@ -19,11 +19,10 @@ import jax
 from coop_jax.base import _compat, _compat_typed
 from coop_jax.base._compat import Literal
 from coop_jax.trace.program import Program, reads, writes
-from coop_jax.trace.shard_types import mesh_of_shards
+from coop_jax.trace.shard_types import mesh_of_operands, mesh_of_shards
 from coop_jax.trace.shards import (
     BOUNDARIES,
     ShardMap,
-    mesh_of_equation,
     to_shards_p,
     to_whole_p,
 )
@@ -71,13 +70,11 @@ def in_shard_maps(program: Program) -> Callable[..., list[Any]]:
         for (mesh, eqns), after in zip(runs, needed, strict=True):
             if mesh is not None:
                 _run_shards(eqns, maps[mesh], after, known)
-            elif any(_is_boundary_of_both(eqn) for eqn in eqns):
+            elif _is_boundary_of_both(eqns[0]):
                 _run_both(eqns[0], maps, known)
             else:
                 _run_whole(eqns, after, known)
-        return [
-            v.val if isinstance(v, Literal) else known.whole[v] for v in program.outvars
-        ]
+        return [_value(v, known.whole) for v in program.outvars]
 
     return run
 
@@ -108,7 +105,7 @@ def _place(eqn: Any) -> Any:
         return id(eqn)
     if eqn.primitive in BOUNDARIES:
         return eqn.params["map"].abstract_mesh
-    return mesh_of_equation(eqn)
+    return mesh_of_operands(eqn)
 
 
 def _runs(eqns: Sequence[Any], maps: dict[Any, ShardMap]) -> list[tuple[Any, list[Any]]]:
@@ -196,14 +193,13 @@ def _run_shards(
     enters = [eqn for eqn in eqns if eqn.primitive is to_shards_p]
     leaves = [eqn for eqn in eqns if eqn.primitive is to_whole_p]
     entered = [eqn.outvars[0] for eqn in enters]
-    needed = after | {v for eqn in leaves for v in reads(eqn)}
+    to_leave = [v for eqn in leaves for v in reads(eqn)]
+    needed = after | {*to_leave}
     given, results = _interface(body, needed, entered)
     passed = [v for v in entered if v in needed]
     kept = [v for v in [*results, *passed] if v in after]
     left = [eqn.invars[0] for eqn in leaves]
-    outside = dict.fromkeys(
-        v for v in [*given, *_read(left)] if v not in {*entered, *results}
-    )
+    outside = dict.fromkeys(v for v in [*given, *to_leave] if v not in {*entered, *results})
     axes = {v: found.varying_axes(v.aval) for v in [*outside, *kept]}
 
     def run(whole: list[Any], divided: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -213,7 +209,7 @@ def _run_shards(
         made = _function(given, results, body)(*(shards[v] for v in given))
         shards.update(zip(results, made, strict=True))
         return (
-            [v.val if isinstance(v, Literal) else shards[v] for v in left],
+            [_value(v, shards) for v in left],
             [jax.lax.expand_dims(shards[v], (0,)) if axes[v] else shards[v] for v in kept],
         )
 
@@ -267,10 +263,6 @@ def _function(
 ) -> Callable[..., list[Any]]:
     closed = _compat.close_jaxpr((), (), given, results, eqns, None)
     return _compat.jaxpr_as_fun(closed)
-
-
-def _read(atoms: Iterable[Any]) -> list[Any]:
-    return [v for v in atoms if not isinstance(v, Literal)]
 
 
 def _value(atom: Any, known: dict[Any, Any]) -> Any:

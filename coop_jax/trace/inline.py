@@ -6,8 +6,8 @@ removed, as XLA would do anyway. Only so a recomputation that `jax.checkpoint` i
 counts as the tensor that it duplicates, and the planner decides about it itself. A `scan`
 that is no loop for XLA, of one iteration or unrolled, is calls of its body
 (`trace.unrolled`). Other loops, branches, `shard_map`, Pallas and FFI calls stay single
-operations; a step that is one `shard_map` is handled by `trace.mapped`. Source lines and
-name stacks are kept.
+operations here; `trace.mapped` and `trace.shards` take the equations of a `shard_map`.
+Source lines and name stacks are kept.
 """
 
 from __future__ import annotations

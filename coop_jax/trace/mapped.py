@@ -5,8 +5,8 @@ step (`jax.shard_map(step, ...)`, and `jax.pmap`, which is one) its equations ar
 program: sizes are those of a device, and collectives are operations. The planned program
 is put under the same `shard_map` again.
 
-A `shard_map` with equations around it, or that leaves axes of the mesh to XLA, stays a
-single operation.
+Of a `shard_map` with equations around it, or that leaves axes of the mesh to XLA, the
+equations are shards' among those of whole arrays (`trace.shards`).
 """
 
 from __future__ import annotations

@@ -63,12 +63,6 @@ class ShardMap:
         return tuple(name for name in self.mesh.axis_names if name in differs)
 
 
-def mesh_of_equation(eqn: Any) -> Any | None:
-    """The mesh whose devices each run the equation, on shards; None if it is one of whole
-    arrays, or stands between them and shards."""
-    return None if eqn.primitive in BOUNDARIES else mesh_of_operands(eqn)
-
-
 def with_bodies_of_maps(program: Program) -> Program:
     """The program with the equations of its `shard_map`s; itself if it has none whose body
     can be taken out.
@@ -107,9 +101,8 @@ class _Taken:
         self.maps: dict[Any, ShardMap] = {}
         self.constants: list[tuple[Any, Any]] = []
         self._same: dict[Any, Any] = {}
-        # By whole array: the shard that it is made of, and how; by both of these, a shard.
+        # By whole array: how it is put together, and of which shard.
         self._made_of: dict[Any, tuple[Any, Any]] = {}
-        self._shards: dict[Any, Any] = {}
 
     def read(self, atom: Any) -> Any:
         return atom if isinstance(atom, Literal) else self._same.get(atom, atom)
@@ -123,7 +116,7 @@ class _Taken:
         found = ShardMap(
             params["mesh"], frozenset(params["newly_manual_axes"]), params["check_vma"]
         )
-        if not found.manual_axes or mesh_of_equation(eqn) is not None:
+        if not found.manual_axes or mesh_of_operands(eqn) is not None:
             return None
         # Types name the mesh alone: no two maps may differ in anything else.
         if self.maps.setdefault(found.abstract_mesh, found) != found:

@@ -88,12 +88,13 @@ class Versions:
         self.compiled = {"as written": self._compiled(self.step)}
         for policy in POLICIES:
             self.compiled[policy] = self._compiled(made(checkpointed(policy))[0])
+        self.planned: dict[str, Any] = {}
         self.plans: dict[str, Any] = {}
         for policy in POLICIES:
             budget = memory_figures(self.compiled[policy]).total_bytes
             self._plan(f"coop_jax, bytes of {policy}", budget)
         try:
-            self._plan("", 1)
+            self._plan("coop_jax, one byte", 1)
         except InfeasibleBudgetError as error:
             self._plan("coop_jax, the fewest bytes", error.smallest_bytes)
 
@@ -104,32 +105,27 @@ class Versions:
     def _plan(self, name: str, budget: int) -> None:
         planned = remat_train_step(self.step, budget=budget, donate_argnums=0)
         self.plans[name] = planned.plan(*self.args)
-        self.compiled[name] = planned.lower(*self.args).compile()
+        self.planned[name] = planned
         progress(f"{name}: {self.plans[name].measured_bytes / MIB:.2f} MiB")
 
     def rows(self) -> list[list[str]]:
-        whole = memory_figures(self.compiled["as written"]).total_bytes
-        rows = []
-        for name, compiled in self.compiled.items():
-            plan = self.plans.get(name)
-            num_bytes = memory_figures(compiled).total_bytes
-            if plan is not None:  # Of a TPU by the same figure as of the others.
-                num_bytes = plan.measured_bytes
-            cells = [name, f"{num_bytes / MIB:.2f}", f"{num_bytes / whole:.1%}"]
-            if plan is None:
-                cells += ["", ""]
-            else:
-                predicted = plan.predicted_bytes or num_bytes
-                cells += [f"{predicted / MIB:.2f}", str(plan.num_compilations)]
-            rows.append(cells)
+        known = {name: memory_figures(c).total_bytes for name, c in self.compiled.items()}
+        whole = known["as written"]
+        rows = [[name, *_sizes(size, whole), "", ""] for name, size in known.items()]
+        for name, plan in self.plans.items():
+            predicted = f"{(plan.predicted_bytes or plan.measured_bytes) / MIB:.2f}"
+            sizes = _sizes(plan.measured_bytes, whole)
+            rows.append([name, *sizes, predicted, str(plan.num_compilations)])
         return rows
 
     def measured(self) -> list[list[str]]:
         """Step times relative to the step as written, and differences of losses."""
-        seconds: dict[str, list[float]] = {name: [] for name in self.compiled}
+        planned = {n: p.lower(*self.args).compile() for n, p in self.planned.items()}
+        versions = self.compiled | planned
+        seconds: dict[str, list[float]] = {name: [] for name in versions}
         losses: dict[str, np.ndarray] = {}
         for turn in range(_TURNS + 1):
-            for name, compiled in self.compiled.items():
+            for name, compiled in versions.items():
                 state, x = materialized(self.args)
                 jax.block_until_ready((state, x))
                 start, values = time.perf_counter(), []
@@ -146,8 +142,12 @@ class Versions:
                 f"{medians[name] / medians['as written']:.2f}",
                 f"{np.abs(losses[name] / wanted - 1).max():.0e}",
             ]
-            for name in self.compiled
+            for name in versions
         ]
+
+
+def _sizes(num_bytes: int, whole: int) -> list[str]:
+    return [f"{num_bytes / MIB:.2f}", f"{num_bytes / whole:.1%}"]
 
 
 def main() -> None:
