@@ -17,6 +17,8 @@ class FenceHints:
     Attributes:
         shared_zeros: equations whose scalar zeros pass the fence of their segment
             (`backends.gpu.shared_zeros`), by index.
+        shared_constants: equations whose scalar constants do
+            (`backends.cpu.shared_constants`), by index.
         fenced_alone: equations whose results pass a fence of their own as soon as they
             are computed (`backends.cpu.random_bits`), by index.
         layouts: layouts that fences have to keep (`backends.tpu.layouts`), by variable.
@@ -25,6 +27,7 @@ class FenceHints:
     """
 
     shared_zeros: frozenset[int] = frozenset()
+    shared_constants: frozenset[int] = frozenset()
     fenced_alone: frozenset[int] = frozenset()
     layouts: Mapping[Any, Order] = dataclasses.field(default_factory=dict)
     narrowed: Narrowed = dataclasses.field(default_factory=dict)

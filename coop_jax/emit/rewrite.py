@@ -135,7 +135,9 @@ class Writer:
         }
 
     def _passes_scalars(self, operation: int, index: int) -> bool:
-        return index in self._hints.shared_zeros or operation in self.graph.expansions
+        hints = self._hints
+        is_shared = index in hints.shared_zeros or index in hints.shared_constants
+        return is_shared or operation in self.graph.expansions
 
     def execute(self, execution: Execution) -> None:
         """Write the equations of an execution, renamed for a recomputation."""

@@ -123,6 +123,7 @@ VALUES = (
         "tightest plans compiled before a budget is refused",
         EFFORT,
     ),
+    Tuned(_SEARCH, "MAX_LOOSER", "looser plans compiled behind them", EFFORT),
     Tuned(
         _SEARCH,
         "MAX_BESIDE_TIGHTEST",
@@ -244,6 +245,13 @@ VALUES = (
         "search.feedback_search",
         "_FLOOR_PREFERENCES",
         "parts of the smallest pool that the tightest plans prefer",
+        COMPILED,
+        neutral=1,
+    ),
+    Tuned(
+        "search.feedback_search",
+        "_LOOSER",
+        "times the smallest pool that a looser plan may use",
         COMPILED,
         neutral=1,
     ),
@@ -533,6 +541,13 @@ VALUES = (
         EFFORT,
         "",
         effect="memory and the first calls of functions with more types of arguments",
+    ),
+    Tuned(
+        "backends.cpu.shared_constants",
+        "_NOTICEABLE_BYTES",
+        "result of an equation whose constants pass the fence of their segment",
+        ARGUMENT,
+        neutral=1,
     ),
     Tuned(
         "backends.cpu.fresh_pages",

@@ -208,6 +208,13 @@ def test_random_bits():
     assert as_written(off, step, tagged) < as_written(on, step, tagged)
 
 
+def test_shared_constants():
+    step, _ = compiled("mlp")
+    on, off = on_and_off("cpu", "shared_constants")
+    assert on.fence_hints(step.program, None).shared_constants
+    assert not off.fence_hints(step.program, None).shared_constants
+
+
 def as_written(backend, step, tagged):
     stored = backend.stored_values(step.program, tagged)
     options = planner_options("search", 64)

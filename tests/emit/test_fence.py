@@ -1,5 +1,6 @@
 """The fence: survives, costs nothing, copies nothing, moves nothing between devices."""
 
+import re
 import statistics
 import time
 
@@ -96,7 +97,12 @@ def test_planned_step_adds_no_copies_of_donated_arguments():
     planned = step.lower(*arguments).compile().as_text()
     original = jax.jit(mlp_step, donate_argnums=0).lower(*arguments).compile().as_text()
     assert "coop_fence" in planned
-    assert planned.count(" copy(") <= original.count(" copy(")
+    assert num_copies(planned) <= num_copies(original)
+
+
+def num_copies(text):
+    """Copies of arrays: a constant that passes a fence is copied, too."""
+    return len(re.findall(r"\[\d[\d,]*\]\S* copy\(", text))
 
 
 def test_cuda_and_tpu_lower_to_a_barrier():

@@ -22,9 +22,11 @@ from coop_jax.backends.cpu.quirks import (
     POOL_GRADIENT,
     RANDOM_BITS,
     REMOVED_BARRIERS,
+    SHARED_CONSTANTS,
 )
 from coop_jax.backends.cpu.random_bits import kept_in_halves
-from coop_jax.emit.hints import NO_HINTS, FenceHints
+from coop_jax.backends.cpu.shared_constants import shared_constants
+from coop_jax.emit.hints import FenceHints
 from coop_jax.graph.attribution import Attribution
 from coop_jax.graph.stored_values import StoredValues
 from coop_jax.plan.planner import PlanOptions
@@ -68,9 +70,12 @@ class CpuBackend(Backend):
         return with_pool_gradients(program) if self.has(POOL_GRADIENT) else program
 
     def fence_hints(self, program: Program, stored: StoredValues | None) -> FenceHints:
-        if not self.has(RANDOM_BITS):
-            return NO_HINTS
-        return FenceHints(fenced_alone=kept_in_halves(program))
+        bits, constants = frozenset[int](), frozenset[int]()
+        if self.has(RANDOM_BITS):
+            bits = kept_in_halves(program)
+        if self.has(SHARED_CONSTANTS):
+            constants = shared_constants(program)
+        return FenceHints(fenced_alone=bits, shared_constants=constants)
 
     def seconds_for_temporaries(self, num_bytes: int) -> float:
         return fresh_pages.seconds_for(num_bytes) if self.has(FRESH_PAGES) else 0.0

@@ -112,6 +112,16 @@ REMOVED_BARRIERS = Quirk(
     ("checkpoint_options", "checkpoint_in_loops_options"),
     "comparison/test_compare.py",
 )
+SHARED_CONSTANTS = Quirk(
+    "shared_constants",
+    "Kernels of products and reductions read what a constant is broadcast to as an array."
+    " All readers share one, from the first to the last of the step, fences or not. "
+    "Constants pass the fence of their segment where that changes no bits.",
+    "JAX 0.12.0, XLA:CPU",
+    "coop_jax.backends.cpu.shared_constants",
+    ("fence_hints",),
+    "backends/cpu/test_shared_constants.py",
+)
 
 CPU_QUIRKS = (
     POOL_GRADIENT,
@@ -124,4 +134,5 @@ CPU_QUIRKS = (
     COMBINED_SUMS,
     FRESH_PAGES,
     REMOVED_BARRIERS,
+    SHARED_CONSTANTS,
 )

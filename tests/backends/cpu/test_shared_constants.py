@@ -1,0 +1,115 @@
+"""Constants whose arrays XLA:CPU must not share between segments."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from steps import assert_trees_equal, compiled_graph, largest_difference, run, traced
+
+import coop_jax
+from coop_jax import backends
+from coop_jax.backends.cpu.shared_constants import shared_constants
+from coop_jax.base import _compat
+from coop_jax.base._compat import Literal
+from coop_jax.emit.rewrite import rewrite
+from coop_jax.emit.segments import cut
+from coop_jax.plan.planner import PlanOptions, plan_pool, unconstrained
+
+LARGE, SMALL = jnp.ones((128, 64)), jnp.ones((8, 8))
+
+
+def found_in(fn, x=LARGE):
+    program = traced(fn, x).program
+    return [program.eqns[index].primitive.name for index in shared_constants(program)]
+
+
+@pytest.mark.parametrize(
+    ("fn", "name"),
+    [
+        (lambda x: jnp.maximum(x, 0.5), "max"),
+        (lambda x: jnp.minimum(0.0, x), "min"),
+        (lambda x: x + 3.0, "add"),
+        (lambda x: 1.0 - x, "sub"),
+        (lambda x: x * 0.25, "mul"),
+        (lambda x: x / 8.0, "div"),
+    ],
+)
+def test_constants_that_pass_a_fence(fn, name):
+    assert found_in(fn) == [name]
+    assert found_in(fn, SMALL) == []
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        pytest.param(lambda x: x * 0.1, id="XLA joins factors"),
+        pytest.param(lambda x: x / 3.0, id="XLA multiplies by the reciprocal"),
+        pytest.param(lambda x: 1.0 / x, id="no divisor"),
+        pytest.param(lambda x: x**2.0, id="XLA multiplies"),
+        pytest.param(lambda x: x.astype(jnp.int32) + 1, id="integers"),
+        pytest.param(lambda x: x * x, id="no constant"),
+    ],
+)
+def test_constants_that_stay_where_they_are(fn):
+    assert found_in(fn) == []
+
+
+def attention_step(weights, x):
+    """SGD step of 32 latent values that attend to `x` four times, with scaled scores."""
+
+    def loss(weights):
+        latent = jnp.ones((8, 32, 64))
+        for of_queries, of_keys in weights:
+            queries, keys = latent @ of_queries, x @ of_keys
+            scores = jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", queries, keys) / 4.0)
+            latent = latent + jnp.einsum("bqk,bkd->bqd", scores, x)
+            latent = latent + jax.nn.gelu(latent)
+        return jnp.mean(latent**2)
+
+    value, grads = jax.value_and_grad(loss)(weights)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads), value
+
+
+def attention_arguments():
+    keys = jax.random.split(jax.random.key(0), 4)
+    weights = [(0.1 * jax.random.normal(key, (64, 64)),) * 2 for key in keys]
+    return weights, jnp.ones((8, 512, 64))
+
+
+def rewritten(step, backend):
+    graph = compiled_graph(step)
+    options = PlanOptions(policy="search", limits_live_bytes=True)
+    largest = unconstrained(graph, options).statistics.max_live_bytes
+    schedule = plan_pool(graph, int(0.5 * largest), options)
+    segments = cut(graph, schedule, fence_free_inputs=False)
+    return rewrite(graph, segments, backend.fence_hints(step.program, None))
+
+
+def temporary_bytes(program, args):
+    function = jax.jit(_compat.jaxpr_as_fun(program.to_jaxpr()))
+    compiled = function.lower(*jax.tree.leaves(args)).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
+def num_fenced_constants(program):
+    fences = [eqn for eqn in program.eqns if eqn.primitive.name == "coop_fence"]
+    assert fences
+    return sum(isinstance(atom, Literal) for eqn in fences for atom in eqn.invars)
+
+
+def test_a_segment_has_its_own_constants():
+    args = attention_arguments()
+    step = traced(attention_step, *args)
+    on = rewritten(step, backends.named("cpu"))
+    off = rewritten(step, backends.without("cpu", "shared_constants"))
+    assert num_fenced_constants(off) == 0 < num_fenced_constants(on)
+    assert_trees_equal(run(on, args), run(off, args))
+    assert temporary_bytes(on, args) < 0.95 * temporary_bytes(off, args)
+
+
+def test_a_plan_has_the_same_results():
+    args = attention_arguments()
+    step = coop_jax.remat_train_step(attention_step, budget="60%")
+    plan = step.plan(*args)
+    assert plan.measured_bytes <= plan.budget_bytes
+    written = jax.jit(attention_step)(*args)
+    assert largest_difference(step(*args), written) < 1e-5
