@@ -79,8 +79,8 @@ def test_the_step_as_written_is_not_compiled_again(made, is_known):
     assert found.run(95 * total // 100).total_bytes <= 95 * total // 100
     first = found.problem.measured[0]
     assert (first.recompute_seconds == 0) is not is_known
-    # A constant that passes a fence takes four bytes.
-    assert (abs(first.total_bytes - total) < 64) is not is_known
+    # Constants that pass a fence take some bytes.
+    assert (abs(first.total_bytes - total) < 512) is not is_known
 
 
 @pytest.mark.slow
