@@ -24,7 +24,7 @@ import numpy as np
 from coop_jax.api.sized_step import SizedStep
 from coop_jax.base.errors import InfeasibleBudgetError
 from coop_jax.fitted_step import FittedStep
-from coop_jax.search.candidates import MAX_LOOSER, MAX_TIGHTEST
+from coop_jax.search.candidates import MAX_TIGHTEST
 
 # Compilations of other sizes than the answer, beyond which no larger size is tried. Of a
 # step with loops: the sizes.
@@ -149,7 +149,7 @@ class SizeSearch:
         of_next = self.steps[index].num_compilations if index in self.steps else 0
         if_it_fits = others - of_next
         if_it_misses = others - self.step(self._fits).num_compilations
-        if_it_misses += 1 + MAX_TIGHTEST + MAX_LOOSER - of_next
+        if_it_misses += 1 + MAX_TIGHTEST - of_next
         return max(if_it_fits, if_it_misses) <= MAX_OF_OTHER_SIZES
 
     def _predicted(self) -> int:

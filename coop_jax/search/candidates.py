@@ -13,11 +13,10 @@ from coop_jax.plan.decoded import AnySchedule
 from coop_jax.search.placements import Realization
 
 # Compilations of plans until one keeps a budget; of the tightest ones until the budget is
-# refused, and of looser ones behind them; of others where one of the tightest keeps it; of
-# those between one that keeps it and the budget.
+# refused; of others where one of the tightest keeps it; of those between one that keeps it
+# and the budget.
 MAX_COMPILATIONS = 3
 MAX_TIGHTEST = 2
-MAX_LOOSER = 1
 MAX_BESIDE_TIGHTEST = 2
 MAX_CLOSING_IN = 2
 # After a miss the next plan uses less by at least one over this number of the room.

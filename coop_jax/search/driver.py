@@ -113,9 +113,9 @@ class BudgetSearch:
 
         Raises:
             InfeasibleBudgetError: at once for a budget below the bytes that no plan can go
-                below, or else after compiling the two tightest plans and a looser one,
-                behind at most two that were expected to keep it; after two more where the
-                tightest were expected to keep it by far.
+                below, or else after compiling the two tightest plans, behind at most two
+                that were expected to keep it; after two more where the tightest were
+                expected to keep it by far.
         """
         if self.is_refused_at_once(budget_bytes):
             raise self._refusals.at_once(budget_bytes, lambda: self.smallest().total_bytes)

@@ -14,7 +14,6 @@ from coop_jax.plan.planner import Planned, key_of, plan_pool
 from coop_jax.search.candidates import (
     LEAST_STEP,
     MAX_COMPILATIONS,
-    MAX_LOOSER,
     MAX_TIGHTEST,
     Enough,
     Measured,
@@ -28,9 +27,6 @@ from coop_jax.search.problem import Problem
 # For the tightest plans: the parts of the smallest pool that can be planned, which a plan
 # may use where no single operation needs more.
 _FLOOR_PREFERENCES = (0.95, 0.9, 0.85, 0.8, 0.7)
-# A looser plan may use so many times the smallest pool. The smallest one saves the last
-# bytes by many times the recomputation, of which XLA stores a part.
-_LOOSER = 1.1
 
 
 class FeedbackSearch:
@@ -69,8 +65,7 @@ class FeedbackSearch:
     def tightest(self, budget_bytes: int, num_left: int = MAX_TIGHTEST) -> Measured:
         """The first of the tightest plans that keeps the budget, or else the smallest.
 
-        The plans are the same for every budget; `num_left` of them may be compiled, and, if
-        these are as many as before a refusal, a looser one.
+        The plans are the same for every budget; `num_left` of them may be compiled.
         """
         learnt = LearntScratch(self._problem)
         tried: dict[bytes, Measured] = {}
@@ -85,24 +80,12 @@ class FeedbackSearch:
             planned = self._likeliest(plans)
             measured = self._problem.compile_plan(*planned, error)
             tried[key_of(*planned)] = measured
-            if measured.keeps(budget_bytes):
-                return min(tried.values(), key=least)
+            if least(measured) <= (False, budget_bytes):
+                break
             error = measured.total_bytes - self._problem.planned_bytes(*planned)
             if learnt.learn(planned, measured):
                 plans, error = None, 0
-        looser = self._looser() if num_left >= MAX_TIGHTEST else []
-        return min([*tried.values(), *looser], key=least)
-
-    def _looser(self) -> list[Measured]:
-        """At most `MAX_LOOSER` plans, for somewhat more than the smallest pool; none where
-        plans take longer to compile than the step as written."""
-        problem = self._problem
-        if problem.is_on_host_devices:
-            return []
-        smallest = problem.smallest_of(problem.graphs)[1].pool_bytes
-        pools = [int(_LOOSER**k * smallest) for k in range(1, MAX_LOOSER + 1)]
-        plans = [problem.plan(problem.graphs, pool) for pool in pools]
-        return [problem.compile_plan(*plan) for plan in plans if plan is not None]
+        return min(tried.values(), key=least)
 
     def _likeliest(self, plans: list[Planned]) -> Planned:
         """The first plan, unless another is expected to need clearly less."""

@@ -123,7 +123,6 @@ VALUES = (
         "tightest plans compiled before a budget is refused",
         EFFORT,
     ),
-    Tuned(_SEARCH, "MAX_LOOSER", "looser plans compiled behind them", EFFORT),
     Tuned(
         _SEARCH,
         "MAX_BESIDE_TIGHTEST",
@@ -245,13 +244,6 @@ VALUES = (
         "search.feedback_search",
         "_FLOOR_PREFERENCES",
         "parts of the smallest pool that the tightest plans prefer",
-        COMPILED,
-        neutral=1,
-    ),
-    Tuned(
-        "search.feedback_search",
-        "_LOOSER",
-        "times the smallest pool that a looser plan may use",
         COMPILED,
         neutral=1,
     ),

@@ -109,7 +109,7 @@ def test_no_plan_is_made_where_those_for_more_show_that_none_gains_enough():
     asked = Asked(22)
     search = asked.search()
     problem, budget = search.problem, asked.budgets[-1]
-    found = search.smallest(1)
+    found = search.smallest()
     room = budget - problem.fixed_bytes
     assert problem.least_recomputed(0) == 0
     for pool in (room // 2, room):

@@ -31,6 +31,7 @@ from coop_jax.graph.attribution import Attribution
 from coop_jax.graph.stored_values import StoredValues
 from coop_jax.plan.planner import PlanOptions
 from coop_jax.targets import Target
+from coop_jax.trace.in_shard_maps import has_shards
 from coop_jax.trace.program import Program
 from coop_jax.xla.buffer_assignment import published_module
 from coop_jax.xla.liveness import copied_arguments_bytes
@@ -73,7 +74,8 @@ class CpuBackend(Backend):
         bits, constants = frozenset[int](), frozenset[int]()
         if self.has(RANDOM_BITS):
             bits = kept_in_halves(program)
-        if self.has(SHARED_CONSTANTS):
+        # What passes a fence in a program with shards has to be known there.
+        if self.has(SHARED_CONSTANTS) and not has_shards(program):
             constants = shared_constants(program)
         return FenceHints(fenced_alone=bits, shared_constants=constants)
 
