@@ -11,11 +11,15 @@ import optax
 import pytest
 
 from coop_jax import PlanOptions, backends
+from coop_jax.backends.backend import Backend
 from coop_jax.base import _compat
 from coop_jax.compile.traced_step import TracedStep
+from coop_jax.emit.rewrite import rewrite
+from coop_jax.emit.segments import cut
 from coop_jax.graph import stored_values
 from coop_jax.graph.step_graph import StepGraph, build_graph
 from coop_jax.graph.stored_values import StoredValues
+from coop_jax.plan.planner import plan_pool, unconstrained
 from coop_jax.search.placements import XlaPlacement
 from coop_jax.targets import Target
 from coop_jax.trace.program import Program
@@ -132,6 +136,17 @@ def compiled_graph(step: TracedStep) -> StepGraph:
     """The graph as the front door makes it: from a compile of the tagged program."""
     compiled = step.compile(stored_values.tag(step.program))
     return build_graph(step.program, backends.stored_values(step.program, compiled), TARGET)
+
+
+def planned_program(step: TracedStep, backend: Backend, part: float) -> Program:
+    """The rewritten program under a part of its live bytes, with a backend's hints."""
+    graph = compiled_graph(step)
+    options = PlanOptions(policy="search", limits_live_bytes=True)
+    largest = unconstrained(graph, options).statistics.max_live_bytes
+    schedule = plan_pool(graph, int(part * largest), options)
+    assert schedule is not None
+    segments = cut(graph, schedule, fence_free_inputs=False)
+    return rewrite(graph, segments, backend.fence_hints(step.program, None))
 
 
 def xla_placement(

@@ -117,7 +117,7 @@ SHARED_CONSTANTS = Quirk(
     "Kernels of products and reductions read what a constant is broadcast to as an array."
     " All readers share one, from the first to the last of the step, fences or not. "
     "Constants pass the fence of their segment where that changes no bits.",
-    "JAX 0.12.0, XLA:CPU",
+    _VERSIONS,
     "coop_jax.backends.cpu.shared_constants",
     ("fence_hints",),
     "backends/cpu/test_shared_constants.py",

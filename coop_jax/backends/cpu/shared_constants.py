@@ -19,7 +19,7 @@ from coop_jax.trace.costs import aval_bytes
 from coop_jax.trace.program import Program
 
 # Primitives that have the same bits where XLA does not see the value of a scalar.
-_BLIND = frozenset("max min add sub select_n".split())
+_BLIND = frozenset("max min add sub".split())
 # Below, arrays of a constant take less memory than is worth an operand of a fence.
 _NOTICEABLE_BYTES = 2**14
 
@@ -30,13 +30,13 @@ def shared_constants(program: Program) -> frozenset[int]:
         index
         for index, eqn in enumerate(program.eqns)
         if sum(aval_bytes(v.aval) for v in eqn.outvars) >= _NOTICEABLE_BYTES
-        and any(map(is_scalar, eqn.invars))
+        and any(map(_is_scalar, eqn.invars))
         and _is_blind(eqn)
     )
 
 
-def is_scalar(atom: Any) -> bool:
-    """Whether an atom is a scalar literal of a floating-point type."""
+def _is_scalar(atom: Any) -> bool:
+    """Whether an atom is a scalar literal of float16, float32 or float64."""
     if not isinstance(atom, Literal) or np.shape(atom.val):
         return False
     return np.issubdtype(np.asarray(atom.val).dtype, np.floating)
@@ -46,8 +46,8 @@ def _is_blind(eqn: Any) -> bool:
     if eqn.primitive.name in _BLIND:
         return True
     # XLA multiplies by the reciprocal of a divisor that it sees, and joins factors.
-    factors = [float(atom.val) for atom in eqn.invars if is_scalar(atom)]
-    is_divisor = eqn.primitive.name == "div" and is_scalar(eqn.invars[1])
+    factors = [float(atom.val) for atom in eqn.invars if _is_scalar(atom)]
+    is_divisor = eqn.primitive.name == "div" and _is_scalar(eqn.invars[1])
     return (is_divisor or eqn.primitive.name == "mul") and all(map(_is_exact, factors))
 
 

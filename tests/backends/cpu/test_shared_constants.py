@@ -3,16 +3,13 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from steps import assert_trees_equal, compiled_graph, largest_difference, run, traced
+from steps import assert_trees_equal, largest_difference, planned_program, run, traced
 
 import coop_jax
 from coop_jax import backends
 from coop_jax.backends.cpu.shared_constants import shared_constants
 from coop_jax.base import _compat
 from coop_jax.base._compat import Literal
-from coop_jax.emit.rewrite import rewrite
-from coop_jax.emit.segments import cut
-from coop_jax.plan.planner import PlanOptions, plan_pool, unconstrained
 
 LARGE, SMALL = jnp.ones((128, 64)), jnp.ones((8, 8))
 
@@ -75,15 +72,6 @@ def attention_arguments():
     return weights, jnp.ones((8, 512, 64))
 
 
-def rewritten(step, backend):
-    graph = compiled_graph(step)
-    options = PlanOptions(policy="search", limits_live_bytes=True)
-    largest = unconstrained(graph, options).statistics.max_live_bytes
-    schedule = plan_pool(graph, int(0.5 * largest), options)
-    segments = cut(graph, schedule, fence_free_inputs=False)
-    return rewrite(graph, segments, backend.fence_hints(step.program, None))
-
-
 def temporary_bytes(program, args):
     function = jax.jit(_compat.jaxpr_as_fun(program.to_jaxpr()))
     compiled = function.lower(*jax.tree.leaves(args)).compile()
@@ -99,8 +87,8 @@ def num_fenced_constants(program):
 def test_a_segment_has_its_own_constants():
     args = attention_arguments()
     step = traced(attention_step, *args)
-    on = rewritten(step, backends.named("cpu"))
-    off = rewritten(step, backends.without("cpu", "shared_constants"))
+    on = planned_program(step, backends.named("cpu"), 0.5)
+    off = planned_program(step, backends.without("cpu", "shared_constants"), 0.5)
     assert num_fenced_constants(off) == 0 < num_fenced_constants(on)
     assert_trees_equal(run(on, args), run(off, args))
     assert temporary_bytes(on, args) < 0.95 * temporary_bytes(off, args)

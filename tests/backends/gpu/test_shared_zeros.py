@@ -8,7 +8,7 @@ import pytest
 from steps import (
     NEEDS_CUDA,
     assert_trees_equal,
-    compiled_graph,
+    planned_program,
     pooled_arguments,
     pooled_step,
     run,
@@ -17,9 +17,6 @@ from steps import (
 
 from coop_jax import backends
 from coop_jax.backends.gpu.shared_zeros import shared_zeros
-from coop_jax.emit.rewrite import rewrite
-from coop_jax.emit.segments import cut
-from coop_jax.plan.planner import PlanOptions, plan_pool, unconstrained
 from coop_jax.trace.replacements import original
 from coop_jax.xla import absent_devices
 
@@ -34,14 +31,7 @@ def as_on_a_gpu(args=None):
 
 def planned(step, platform):
     """The rewritten program under 60 % of its bytes, as for a platform."""
-    graph = compiled_graph(step)
-    options = PlanOptions(policy="search", limits_live_bytes=True)
-    largest = unconstrained(graph, options).statistics.max_live_bytes
-    schedule = plan_pool(graph, int(0.6 * largest), options)
-    segments = cut(graph, schedule, fence_free_inputs=False)
-    return rewrite(
-        graph, segments, backends.named(platform).fence_hints(step.program, None)
-    )
+    return planned_program(step, backends.named(platform), 0.6)
 
 
 def test_equations_that_would_share_the_zeros_of_a_pooling():
