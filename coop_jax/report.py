@@ -15,7 +15,7 @@ from coop_jax.base import _compat
 from coop_jax.base.budget import format_bytes
 from coop_jax.base.errors import PlanFileError
 from coop_jax.emit.fence import fence_p
-from coop_jax.emit.segments import Segment
+from coop_jax.emit.segments import Segment, executions_in
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.loops.loop_plan import (
     LoopPlan,
@@ -28,6 +28,7 @@ from coop_jax.loops.loop_plan import (
 )
 from coop_jax.loops.parts import PlannedPair
 from coop_jax.plan.decoded import AnySchedule
+from coop_jax.plan.unread_executions import overhead_of_read, read_executions, run_again
 from coop_jax.saved.recipe import FIGURES, Recipe, SavedRecipe
 from coop_jax.search.candidates import Measured
 from coop_jax.search.tight_bodies import TightBody
@@ -219,7 +220,8 @@ def planned_plan(
     """
     chosen = measured.candidate
     graph = chosen.graph
-    again = _recomputations(graph, chosen.realized.segments)
+    segments = chosen.realized.segments
+    again = _recomputations(graph, segments)
     return Plan(
         target=_name(device),
         target_bytes=memory_bytes(device),
@@ -227,11 +229,11 @@ def planned_plan(
         unmodified_bytes=unmodified_bytes,
         predicted_bytes=chosen.predicted_bytes,
         measured_bytes=measured.total_bytes,
-        compute_overhead=chosen.schedule.statistics.compute_overhead,
+        compute_overhead=overhead_of_read(graph, chosen.schedule, executions_in(segments)),
         recomputed_flops=sum(item.flops for item in again),
         total_flops=sum(graph.flops),
         num_compilations=num_compilations,
-        num_fences=_num_fences(graph, chosen.realized.segments),
+        num_fences=_num_fences(graph, segments),
         recomputations=again,
         schedule=chosen.schedule,
         arena=chosen.realized.arena,
@@ -242,7 +244,7 @@ def planned_plan(
 def _num_fences(graph: StepGraph, segments: Sequence[Segment]) -> int:
     """Boundaries between segments, the fences of partial results, and those of the program
     that was planned."""
-    executed = (e.operation for segment in segments for e in segment.executions)
+    executed = (execution.operation for execution in executions_in(segments))
     own = sum(eqn.primitive is fence_p for eqn in graph.program.eqns)
     return own + len(segments) - 1 + sum(op in graph.partial_results for op in executed)
 
@@ -327,9 +329,7 @@ def _recomputations(graph: StepGraph, segments: list[Segment]) -> tuple[Recomput
     """The recomputations of a plan by source line and primitive, most FLOPs first."""
     return _by_source(
         (graph.equation(execution.operation), graph.flops[execution.operation])
-        for segment in segments
-        for execution in segment.executions
-        if execution.is_recompute
+        for execution in run_again(read_executions(graph, executions_in(segments)))
     )
 
 

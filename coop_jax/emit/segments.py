@@ -11,7 +11,7 @@ times the operands.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from coop_jax.base import _compat
@@ -59,6 +59,11 @@ def cut(
     groups = _groups(graph, executions(graph, schedule), risky.union(also_before))
     fenced = _operands(graph, groups, fence_free_inputs)
     return [Segment(tuple(g), f) for g, f in zip(groups, fenced, strict=True)]
+
+
+def executions_in(segments: Sequence[Segment]) -> list[Execution]:
+    """The executions of all segments, in order."""
+    return [execution for segment in segments for execution in segment.executions]
 
 
 def counts_without_guards(graph: StepGraph, schedule: AnySchedule) -> list[int]:

@@ -25,6 +25,7 @@ from coop_jax.search.candidates import (
     Measured,
     best_of,
     is_slower,
+    least,
     may_gain,
 )
 from coop_jax.search.closing_in import closed_in
@@ -118,7 +119,7 @@ class BudgetSearch:
                 expected to keep it by far.
         """
         if self.is_refused_at_once(budget_bytes):
-            raise self._refusals.at_once(budget_bytes, lambda: self.smallest().total_bytes)
+            raise self._refusals.at_once(budget_bytes, self._smallest_that_works)
         search = self._search()
         is_tight = self._is_tight(budget_bytes)
         found, is_tried, num_left = None, False, MAX_COMPILATIONS
@@ -232,9 +233,30 @@ class BudgetSearch:
             return
         if best_of(self.problem.measured, budget_bytes) is not None:
             return  # It was compiled for another budget.
+        found = self._one_that_helps(search, found)
+        if found.keeps(budget_bytes):
+            return
         raise self._refusals.after_plans(
             budget_bytes, found.total_bytes, is_predicted=found.compiled is None
         )
+
+    def _smallest_that_works(self) -> int:
+        """XLA's bytes of the smallest plan that is compiled for a refusal."""
+        return self._one_that_helps(self._search(), self.smallest()).total_bytes
+
+    def _one_that_helps(self, search: Search, tightest: Measured) -> Measured:
+        """The smallest of the tightest plans, or, where that needs no less than the step as
+        written, the smallest with at most two more.
+
+        XLA undoes some of the tightest plans so far that none of them helps, where a plan
+        for half of what can be saved does. It is the same for every budget.
+        """
+        most = self.problem.unmodified_bytes
+        if most is None or self.sweeps or tightest.keeps(most - 1):
+            return tightest
+        half = (self._refusals.least.bytes + most) // 2
+        search.best(half, MAX_BESIDE_TIGHTEST, compiles_unlikely=False)
+        return min(self.problem.measured, key=least)
 
     def _improved(self, budget_bytes: int) -> Measured:
         """The best of all plans compiled so far, one of which keeps the budget, or one

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from coop_jax.base.options import PlanOptions
-from coop_jax.emit.segments import Segment
+from coop_jax.emit.segments import Segment, executions_in
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.graph.stored_values import StoredValues, from_rules
 from coop_jax.loops.bodies import bodies_of, runs_of_bodies, with_bodies
@@ -27,6 +27,7 @@ from coop_jax.plan.planner import (
     smallest_of,
     unconstrained,
 )
+from coop_jax.plan.unread_executions import seconds_of_read
 from coop_jax.search.graphs import graphs_of
 from coop_jax.search.placements import Realization
 from coop_jax.targets import Target
@@ -59,7 +60,8 @@ class TightBody:
     @property
     def recompute_seconds(self) -> float:
         """Modelled time in a step of recomputation."""
-        return self.num_runs * self.schedule.statistics.recompute_seconds
+        executions = executions_in(self.segments)
+        return self.num_runs * seconds_of_read(self.graph, self.schedule, executions)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

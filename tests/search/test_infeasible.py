@@ -1,5 +1,6 @@
 """Refusals: quick, and they name the smallest budget that works."""
 
+import itertools
 import pickle
 import re
 
@@ -77,7 +78,7 @@ def test_what_is_refused_at_once_is_told_without_a_plan():
     assert 1000 < needed < unmodified
     assert "which no plan can go below" in str(error)
     assert f"{unmodified} bytes" in str(error)
-    assert "`smallest_bytes` of this error, which compiles at most two plans" in str(error)
+    assert "`smallest_bytes` of this error, which compiles at most four plans" in str(error)
     assert needed <= error.smallest_bytes <= unmodified
     plan, other, count = asked.plan(needed)
     assert plan is None or plan.measured_bytes <= needed
@@ -88,6 +89,45 @@ def test_what_is_refused_at_once_is_told_without_a_plan():
             .split("must be at least ")[1]
             .startswith(f"{error.smallest_bytes} bytes")
         )
+
+
+def distillation_step(student, teacher, x):
+    """XLA runs what the tightest plans recompute early, so that none of them helps."""
+
+    def perceptron(weights, x):
+        for w in weights[:-1]:
+            x = jax.nn.relu(x @ w)
+        return x @ weights[-1]
+
+    def loss(student):
+        taught = jax.nn.softmax(perceptron(teacher, x) / 2)
+        logs = jax.nn.log_softmax(perceptron(student, x) / 2)
+        return -(logs * taught).sum(-1).mean()
+
+    value, grads = jax.value_and_grad(loss)(student)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, student, grads), value
+
+
+def distillation_arguments():
+    def weights(*sizes):
+        keys = jax.random.split(jax.random.key(sizes[1]), len(sizes) - 1)
+        pairs = itertools.pairwise(sizes)
+        return [jax.random.normal(k, s) / 8 for k, s in zip(keys, pairs, strict=True)]
+
+    x = jax.random.normal(jax.random.key(0), (2048, 64))
+    return weights(64, 128, 128, 32), weights(64, 512, 512, 32), x
+
+
+def test_where_no_tightest_plan_helps_the_budget_named_is_that_of_a_looser_one():
+    """Before, the error said that only the bytes of the step as written work."""
+    asked = Asked(distillation_step, distillation_arguments(), donate_argnums=0)
+    refusals = [asked.plan(1), asked.plan(asked.unmodified_bytes // 2)]
+    smallest = {error.smallest_bytes for _, error, _ in refusals}
+    assert len(smallest) == 1, "the same for all budgets"
+    (smallest_bytes,) = smallest
+    assert smallest_bytes < 0.8 * asked.unmodified_bytes
+    plan, _, _ = asked.plan(smallest_bytes)
+    assert plan.measured_bytes <= smallest_bytes
 
 
 def test_a_refusal_can_be_pickled():
