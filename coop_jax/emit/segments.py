@@ -15,7 +15,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from coop_jax.base import _compat
-from coop_jax.base._compat import Literal
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.decoded import (
     RECOMPUTE,
@@ -23,6 +22,7 @@ from coop_jax.plan.decoded import (
     Execution,
     decoded,
     executions,
+    returned,
 )
 from coop_jax.trace.costs import aval_bytes
 
@@ -133,9 +133,7 @@ def _operands(
 ) -> list[tuple[int, ...]]:
     """The tensors that pass the fence before every group."""
     # Backwards: the tensors whose present version is read after each group.
-    read_later = {
-        graph.index_of[v] for v in graph.program.outvars if not isinstance(v, Literal)
-    }
+    read_later = returned(graph)
     later: list[set[int]] = []
     for group in reversed(groups):
         later.append(set(read_later))

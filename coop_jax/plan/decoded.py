@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from coop_jax.base._compat import Literal
 from coop_jax.graph.step_graph import StepGraph
 
 # Kinds of steps in `Schedule.steps`.
@@ -107,3 +108,9 @@ def executions(graph: StepGraph, schedule: AnySchedule) -> list[Execution]:
             continue
         found.append(Execution(step.index, step.kind == RECOMPUTE, makes))
     return found
+
+
+def returned(graph: StepGraph) -> set[int]:
+    """The tensors that the step returns."""
+    results = graph.program.outvars
+    return {graph.index_of[v] for v in results if not isinstance(v, Literal)}

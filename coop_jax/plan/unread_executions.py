@@ -11,18 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from coop_jax.base._compat import Literal
 from coop_jax.graph.step_graph import StepGraph
-from coop_jax.plan.decoded import AnySchedule, Execution
+from coop_jax.plan.decoded import AnySchedule, Execution, returned
 
 
 def read_executions(graph: StepGraph, executions: Sequence[Execution]) -> list[Execution]:
     """The executions whose results are read, by others of these or as results of the step,
     in order; and those with side effects."""
-    eqns, found = graph.program.eqns, []
-    needed = {
-        graph.index_of[v] for v in graph.program.outvars if not isinstance(v, Literal)
-    }
+    eqns, found, needed = graph.program.eqns, [], returned(graph)
     for execution in reversed(executions):
         operation = graph.operations[execution.operation]
         has_effects = any(eqns[index].effects for index in operation.equations)

@@ -233,7 +233,7 @@ class BudgetSearch:
             return
         if best_of(self.problem.measured, budget_bytes) is not None:
             return  # It was compiled for another budget.
-        found = self._one_that_helps(search, found)
+        found = self._smallest_with_looser(search, found)
         if found.keeps(budget_bytes):
             return
         raise self._refusals.after_plans(
@@ -242,14 +242,14 @@ class BudgetSearch:
 
     def _smallest_that_works(self) -> int:
         """XLA's bytes of the smallest plan that is compiled for a refusal."""
-        return self._one_that_helps(self._search(), self.smallest()).total_bytes
+        return self._smallest_with_looser(self._search(), self.smallest()).total_bytes
 
-    def _one_that_helps(self, search: Search, tightest: Measured) -> Measured:
+    def _smallest_with_looser(self, search: Search, tightest: Measured) -> Measured:
         """The smallest of the tightest plans, or, where that needs no less than the step as
-        written, the smallest with at most two more.
+        written, the smallest with at most two looser ones.
 
         XLA undoes some of the tightest plans so far that none of them helps, where a plan
-        for half of what can be saved does. It is the same for every budget.
+        for half of what can be saved does. That is the same for every budget.
         """
         most = self.problem.unmodified_bytes
         if most is None or self.sweeps or tightest.keeps(most - 1):
