@@ -13,7 +13,7 @@ class InfeasibleBudgetError(ValueError):
 
     A budget that no plan can keep is refused before any plan is made. The message then has
     the bytes that no plan can go below and a budget that works; the smallest budget in
-    between is found when `smallest_bytes` is first read: at most four plans are
+    between is found when `smallest_bytes` is first read: at most seven plans are
     compiled.
 
     Attributes:
@@ -128,7 +128,7 @@ def _smaller(find_bytes: Callable[[], int], other_bytes: int) -> int:
 
 
 def _raise_between(unmodified_bytes: int | None) -> str:
-    smallest = "`smallest_bytes` of this error, which compiles at most four plans for it"
+    smallest = "`smallest_bytes` of this error, which compiles at most seven plans for it"
     if unmodified_bytes is None:
         return f"Raise the budget to {smallest}"
     return (

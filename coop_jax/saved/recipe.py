@@ -98,7 +98,8 @@ class Recipe:
         chosen = self.candidate
         if chosen is None:
             return None
-        return line_contents(StraightLine(chosen.graph, chosen.schedule, chosen.is_guarded))
+        fences = chosen.is_guarded, chosen.ordered_before
+        return line_contents(StraightLine(chosen.graph, chosen.schedule, *fences))
 
     def _program(self) -> Program | None:
         if self.candidate is not None:
@@ -170,7 +171,12 @@ def rebuilt(contents: dict[str, Any], subject: Subject) -> Rebuilt:
         line = line_of(line_node, program, target)
         place = subject.backend, subject.device, subject.num_devices
         placement = subject.placing.of_program(program, *place, line.graph.stored)
-        made = placement.realize(line.graph, line.schedule, is_guarded=line.is_guarded)
+        made = placement.realize(
+            line.graph,
+            line.schedule,
+            is_guarded=line.is_guarded,
+            ordered_before=line.ordered_before,
+        )
         if inside is not None:
             made = unless_unchanged(made, line.graph)
         candidate = Candidate(
@@ -180,6 +186,7 @@ def rebuilt(contents: dict[str, Any], subject: Subject) -> Rebuilt:
             figures["predicted_bytes"],
             figures["predicted_bytes"],
             line.is_guarded,
+            line.ordered_before,
         )
     return Rebuilt(figures, loops, candidate, inside)
 

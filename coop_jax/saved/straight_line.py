@@ -14,7 +14,7 @@ from typing import Any
 from coop_jax.backends.tpu.bf16_storage import read_unrounded
 from coop_jax.graph.step_graph import StepGraph, build_graph
 from coop_jax.graph.stored_values import StoredValues, from_rules
-from coop_jax.plan.decoded import AnySchedule
+from coop_jax.plan.decoded import RECOMPUTE, AnySchedule
 from coop_jax.plan.named_graph import MOST_BYTES, MOST_BYTES_OF_ONE
 from coop_jax.saved.document import Node, PlanFault
 from coop_jax.saved.fingerprint import Names
@@ -34,12 +34,13 @@ class StraightLine:
 
     Attributes:
         graph, schedule: the schedule and the graph that it was planned on.
-        is_guarded: see `segments.cut`.
+        is_guarded, ordered_before: as of `Candidate`.
     """
 
     graph: StepGraph
     schedule: AnySchedule
     is_guarded: bool = True
+    ordered_before: frozenset[int] = frozenset()
 
 
 def line_contents(line: StraightLine) -> dict[str, Any]:
@@ -49,6 +50,7 @@ def line_contents(line: StraightLine) -> dict[str, Any]:
     return {
         "order": "early" if graph.is_early else "of XLA",
         "memory_fences": line.is_guarded,
+        "order_fences": sorted(line.ordered_before),
         "stored": stored,
         "operations": [list(op.equations) for op in graph.operations],
         "schedule": schedule_contents(graph, line.schedule),
@@ -61,8 +63,9 @@ def line_of(node: Node, program: Program, target: Target) -> StraightLine:
     Raises:
         PlanFault: it is no plan of this program.
     """
-    order, guarded, stored_node, operations, schedule_node = node.fields(
-        "order", "memory_fences", "stored", "operations", "schedule"
+    order, guarded, ordered, stored_node, operations, schedule_node = node.fields(
+        *("order", "memory_fences", "order_fences"),
+        *("stored", "operations", "schedule"),
     )
     is_early = order.one_of(("early", "of XLA")) == "early"
     is_guarded = guarded.flag()
@@ -82,7 +85,10 @@ def line_of(node: Node, program: Program, target: Target) -> StraightLine:
             f"{len(graph.operations)}"
         )
     schedule: SavedSchedule = schedule_of(schedule_node, graph)
-    return StraightLine(graph, schedule, is_guarded)
+    runs = schedule.steps[:, 0] <= RECOMPUTE
+    last = int(runs.sum()) - 1
+    before = frozenset(number.number(1, last) for number in ordered.items())
+    return StraightLine(graph, schedule, is_guarded, before)
 
 
 def check_halved(graph: StepGraph, stored: Callable[[Program], StoredValues]) -> None:

@@ -41,6 +41,8 @@ class Candidate:
         planned_bytes: the bytes that the compiled step is expected to need.
         predicted_bytes: these and the error that an earlier plan showed.
         is_guarded: whether it was cut with memory fences; see `segments.cut`.
+        ordered_before: numbers of the executions with an order fence before them; see
+            `search.order_feedback`.
     """
 
     graph: StepGraph
@@ -49,6 +51,7 @@ class Candidate:
     planned_bytes: int
     predicted_bytes: int
     is_guarded: bool = True
+    ordered_before: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -74,6 +74,8 @@ def closed_in(
         if len(problem.measured) == last and not problem.is_compiled(*planned):
             break
         measured = problem.compile_plan(*planned)
+        if not measured.keeps(budget_bytes):
+            measured = problem.in_order(measured)
         if measured.keeps(budget_bytes):
             found, low = measured, _End(pool, measured.total_bytes)
         else:

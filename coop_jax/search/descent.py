@@ -16,6 +16,7 @@ from coop_jax.search.candidates import (
     Enough,
     Measured,
     best_of,
+    is_slower,
     may_gain,
 )
 from coop_jax.search.learnt_scratch import LearntScratch
@@ -76,13 +77,18 @@ class Descent:
     def best(
         self, num_left: int, *, compiles_unlikely: bool, is_enough: Enough
     ) -> Measured | None:
-        """The plan that recomputes least of at most `num_left` that are compiled."""
-        while len(self._seen) < num_left:
+        """The plan that recomputes least of at most `num_left` that are compiled; if more
+        than one may be, the last of them once more with order fences."""
+        first = len(self._problem.measured)
+        while max(len(self._seen), len(self._problem.measured) - first) < num_left:
             planned = self._next()
             if planned is None or not (compiles_unlikely or self._is_likely(planned)):
                 break
             self._seen.add(key_of(*planned))
             measured = self._problem.compile_plan(*planned, self._error)
+            misses = not measured.keeps(self._budget_bytes)
+            if misses and self._found is None and num_left > 1:
+                measured = self._in_order(measured)
             if is_enough(measured):
                 return self._best_with(measured)
             over = measured.total_bytes - self._budget_bytes
@@ -103,6 +109,19 @@ class Descent:
                 self._preferred += -over // _PART_USED_NEXT
                 self._error = 0
         return self._found
+
+    def _in_order(self, measured: Measured) -> Measured:
+        """A plan that misses the budget, with order fences if these help.
+
+        Where they keep it and tear apart so much that the step is noticeably slower, a
+        plan for fewer bytes may be faster: it is looked for as if they did not keep it,
+        and the executables decide in the end (`driver`).
+        """
+        ordered = self._problem.in_order(measured)
+        seconds = measured.executable_seconds
+        if seconds is None or not ordered.keeps(self._budget_bytes):
+            return ordered
+        return measured if is_slower(ordered, seconds) else ordered
 
     def _best_with(self, measured: Measured) -> Measured | None:
         """The better one of two plans, the last one among them, that keeps the budget."""

@@ -44,11 +44,7 @@ class LearntScratch:
             return False
         if measured.candidate.realized.arena is not None:
             return False
-        compiled = measured.compiled
-        if problem.readable is not None:
-            program = measured.candidate.realized.program
-            compiled = problem.readable(program, compiled)
-        needed = scratch_needed(*planned, compiled)
+        needed = scratch_needed(*planned, problem.read(measured))
         for index, size in needed.items():
             self._scratch[index] = max(self._scratch.get(index, 0), size)
         if needed:

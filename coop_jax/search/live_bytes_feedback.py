@@ -44,7 +44,7 @@ def scratch_needed(
     lives = lifetimes(graph, schedule)
     planned = lives.live_bytes(graph.in_pool_bytes)
     scratch: dict[int, int] = {}
-    for at, execution in enumerate(_executions(module)):
+    for at, execution in enumerate(executions_by_instruction(module)):
         if execution is None or execution >= len(planned):
             continue  # The scope of another plan's executable, from the compilation cache.
         more = int(actual[at] - planned[execution])
@@ -55,7 +55,7 @@ def scratch_needed(
     return scratch
 
 
-def _executions(module: HloModule) -> list[int | None]:
+def executions_by_instruction(module: HloModule) -> list[int | None]:
     """The plan's execution that each instruction of the schedule belongs to, None for
     those after the last that names one.
 

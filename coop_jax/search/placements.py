@@ -84,10 +84,21 @@ class XlaPlacement:
         return self.backend.expected_bytes(graph, schedule, options)
 
     def segments(
-        self, graph: StepGraph, schedule: AnySchedule, *, is_guarded: bool = True
+        self,
+        graph: StepGraph,
+        schedule: AnySchedule,
+        *,
+        is_guarded: bool = True,
+        ordered_before: Collection[int] = (),
     ) -> list[Segment]:
         """The segments of a schedule's program, without that: most plans are asked for
-        these alone. See `segments.cut` for `is_guarded`."""
+        these alone.
+
+        Arguments:
+            graph, schedule, is_guarded: as of `segments.cut`.
+            ordered_before: numbers of the executions with a fence before them that keeps
+                XLA to the plan's order (`search.order_feedback`).
+        """
         between_sums: Collection[int] = ()
         if self.backend.combines_sums:
             between_sums = fences_between_sums(graph, schedule)
@@ -96,14 +107,21 @@ class XlaPlacement:
             schedule,
             fence_free_inputs=self.backend.inputs_pass_fences_free,
             is_guarded=is_guarded and self.backend.has_guards,
-            also_before=between_sums,
+            also_before={*between_sums, *ordered_before},
         )
 
     def realize(
-        self, graph: StepGraph, schedule: AnySchedule, *, is_guarded: bool = True
+        self,
+        graph: StepGraph,
+        schedule: AnySchedule,
+        *,
+        is_guarded: bool = True,
+        ordered_before: Collection[int] = (),
     ) -> Realization:
-        """The program of a schedule; see `segments.cut` for `is_guarded`."""
-        segments = self.segments(graph, schedule, is_guarded=is_guarded)
+        """The program of a schedule; arguments as of `segments`."""
+        segments = self.segments(
+            graph, schedule, is_guarded=is_guarded, ordered_before=ordered_before
+        )
         return Realization(segments, rewrite(graph, segments, self._hints))
 
 
@@ -150,12 +168,22 @@ class ArenaPlacement(XlaPlacement):
         return arena.arena_bytes + arena.outside_bytes
 
     def segments(
-        self, graph: StepGraph, schedule: AnySchedule, *, is_guarded: bool = True
+        self,
+        graph: StepGraph,
+        schedule: AnySchedule,
+        *,
+        is_guarded: bool = True,
+        ordered_before: Collection[int] = (),
     ) -> list[Segment]:
         return self._planned(graph, schedule)[0]
 
     def realize(
-        self, graph: StepGraph, schedule: AnySchedule, *, is_guarded: bool = True
+        self,
+        graph: StepGraph,
+        schedule: AnySchedule,
+        *,
+        is_guarded: bool = True,
+        ordered_before: Collection[int] = (),
     ) -> Realization:
         segments, arena = self._planned(graph, schedule)
         program = rewrite_with_arena(

@@ -30,8 +30,10 @@ from coop_jax.search.candidates import (
     SLACK_WORTH_USING,
     Candidate,
     Measured,
+    least,
 )
 from coop_jax.search.copies_alive import LiveWithCopies, live_with_copies
+from coop_jax.search.order_feedback import ordered_before
 from coop_jax.search.placements import XlaPlacement, changes_nothing, unless_unchanged
 from coop_jax.search.worthwhile_bytes import Worthwhile
 from coop_jax.targets import Target
@@ -87,7 +89,8 @@ class Problem:
         if self.least_fixed_bytes is None:
             self.least_fixed_bytes = self.fixed_bytes
         self._plans: dict[tuple[Any, ...], Planned | None] = {}
-        self._compiled: dict[tuple[bytes, int], Measured] = {}
+        self._compiled: dict[tuple[bytes, tuple[int, ...]], Measured] = {}
+        self._ordered_before: dict[Measured, frozenset[int]] = {}
         self._smallest: dict[tuple[StepGraph, ...], tuple[StepGraph, SmallestPool]] = {}
         self._refused = RefusedPools()
         self._scratch_as_read = {
@@ -239,6 +242,7 @@ class Problem:
         error: int = 0,
         *,
         is_guarded: bool = True,
+        ordered_before: frozenset[int] = frozenset(),
     ) -> Candidate:
         """A schedule with its program.
 
@@ -246,10 +250,12 @@ class Problem:
             graph, schedule: the schedule and the graph that it was planned on.
             error: bytes by which XLA's figure for an earlier plan exceeded its planned
                 bytes.
-            is_guarded: see `segments.cut`.
+            is_guarded, ordered_before: see `XlaPlacement.segments`.
         """
         planned_bytes = self.planned_bytes(graph, schedule)
-        realized = self.placement.realize(graph, schedule, is_guarded=is_guarded)
+        realized = self.placement.realize(
+            graph, schedule, is_guarded=is_guarded, ordered_before=ordered_before
+        )
         if self.leaves_unchanged:
             realized = unless_unchanged(realized, graph)
         return Candidate(
@@ -259,6 +265,7 @@ class Problem:
             planned_bytes=planned_bytes,
             predicted_bytes=planned_bytes + error,
             is_guarded=is_guarded,
+            ordered_before=ordered_before,
         )
 
     def compile_plan(
@@ -268,14 +275,44 @@ class Problem:
         error: int = 0,
         *,
         is_guarded: bool = True,
+        ordered_before: frozenset[int] = frozenset(),
     ) -> Measured:
         """A candidate with XLA's figure; arguments as of `candidate`."""
-        candidate = self.candidate(graph, schedule, error, is_guarded=is_guarded)
-        # Memory fences only add to the segments.
-        key = key_of(graph, schedule), len(candidate.realized.segments)
+        candidate = self.candidate(
+            graph, schedule, error, is_guarded=is_guarded, ordered_before=ordered_before
+        )
+        counts = tuple(len(s.executions) for s in candidate.realized.segments)
+        key = key_of(graph, schedule), counts
         if key not in self._compiled:
             self._compiled[key] = self._compile(candidate)
         return self._compiled[key]
+
+    def in_order(self, measured: Measured) -> Measured:
+        """A compiled plan, or the same with order fences, where XLA left the plan's order
+        while it kept more alive than planned, and if that needs fewer bytes."""
+        candidate = measured.candidate
+        if measured.compiled is None or self.placement.has_arena:
+            return measured
+        if measured not in self._ordered_before:
+            self._ordered_before[measured] = ordered_before(
+                candidate.graph, candidate.schedule, self.read(measured)
+            )
+        before = self._ordered_before[measured] | candidate.ordered_before
+        if before == candidate.ordered_before:
+            return measured
+        ordered = self.compile_plan(
+            candidate.graph,
+            candidate.schedule,
+            is_guarded=candidate.is_guarded,
+            ordered_before=before,
+        )
+        return min(measured, ordered, key=least)
+
+    def read(self, measured: Measured) -> Any:
+        """A plan's executable with its buffer assignment."""
+        if self.readable is None:
+            return measured.compiled
+        return self.readable(measured.candidate.realized.program, measured.compiled)
 
     def is_compiled(self, graph: StepGraph, schedule: AnySchedule) -> bool:
         """Whether the plan was compiled, with memory fences or without."""

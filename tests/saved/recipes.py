@@ -57,7 +57,7 @@ def inside_readers_of(subject: Subject, layers: tuple[int, ...] = ()) -> Recipe:
 
 def straight_lines(subject: Subject) -> Iterator[Recipe]:
     """Plans of a straight line: half way to the smallest pool in XLA's order, with memory
-    fences; of the smallest in the other one, without."""
+    fences and order fences; of the smallest in the other one, without."""
     target = target_of(subject.device)
     options = planner_options(QUICK, target.alignment_bytes)
     stored = from_rules(subject.program)
@@ -68,12 +68,14 @@ def straight_lines(subject: Subject) -> Iterator[Recipe]:
     smallest = smallest_pool(graphs[1], options)
     most = unconstrained(graphs[0], options).statistics.max_live_bytes
     half = plan_pool(graphs[0], (most + smallest.pool_bytes) // 2, options)
-    for is_guarded, graph, schedule in (
-        (True, graphs[0], half),
-        (False, graphs[1], smallest.schedule),
+    for is_guarded, before, graph, schedule in (
+        (True, frozenset({1, 2}), graphs[0], half),
+        (False, frozenset(), graphs[1], smallest.schedule),
     ):
-        realized = placement.realize(graph, schedule, is_guarded=is_guarded)
-        candidate = Candidate(graph, schedule, realized, 0, 0, is_guarded)
+        realized = placement.realize(
+            graph, schedule, is_guarded=is_guarded, ordered_before=before
+        )
+        candidate = Candidate(graph, schedule, realized, 0, 0, is_guarded, before)
         yield Recipe(subject, None, candidate)
 
 

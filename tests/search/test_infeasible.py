@@ -65,8 +65,9 @@ def test_the_budget_named_is_the_smallest_that_works(seed):
     plan, error, count = asked.plan(int(0.99 * smallest))
     assert plan is None
     # Of step 5 the tightest plans need over 1.5 times what is expected (JAX 0.10): then two
-    # more plans are tried before a budget is refused.
-    assert count <= (4 if seed == 5 else 2)
+    # more plans are tried before a budget is refused. Each may be compiled once more, with
+    # order fences.
+    assert count <= 2 * (4 if seed == 5 else 2)
     assert error.smallest_bytes == smallest
 
 
@@ -78,11 +79,11 @@ def test_what_is_refused_at_once_is_told_without_a_plan():
     assert 1000 < needed < unmodified
     assert "which no plan can go below" in str(error)
     assert f"{unmodified} bytes" in str(error)
-    assert "`smallest_bytes` of this error, which compiles at most four plans" in str(error)
+    assert "`smallest_bytes` of this error, which compiles at most seven plans" in str(error)
     assert needed <= error.smallest_bytes <= unmodified
     plan, other, count = asked.plan(needed)
     assert plan is None or plan.measured_bytes <= needed
-    assert 1 <= count <= 2
+    assert 1 <= count <= 4  # Two plans, each without order fences and with them.
     if other is not None:
         assert (
             str(other)

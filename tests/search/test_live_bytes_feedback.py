@@ -14,7 +14,7 @@ from coop_jax.plan.live_ranges import lifetimes
 from coop_jax.plan.planner import expected_bytes, key_of, planner_options, smallest_pool
 from coop_jax.search.candidates import MAX_CLOSING_IN, MAX_COMPILATIONS
 from coop_jax.search.driver import BudgetSearch
-from coop_jax.search.live_bytes_feedback import _executions, scratch_needed
+from coop_jax.search.live_bytes_feedback import executions_by_instruction, scratch_needed
 from coop_jax.search.problem import Problem
 from coop_jax.xla import absent_devices, liveness
 from coop_jax.xla.buffer_assignment import (
@@ -102,7 +102,7 @@ def test_scratch_says_what_is_alive_where_it_was_learnt(read):
     planned = lifetimes(learnt, read.schedule).live_bytes(learnt.in_pool_bytes)
     module = published_module(read.compiled)
     actual = liveness.live_bytes(module, temporary_addresses(read.compiled, module))
-    for at, execution in enumerate(_executions(module)):
+    for at, execution in enumerate(executions_by_instruction(module)):
         if execution is not None:
             assert actual[at] <= planned[execution]
     # And nothing is learnt of what was right.
@@ -133,7 +133,7 @@ def test_live_bytes_are_those_of_the_addresses_in_use(read):
 
 def test_every_part_of_a_compiled_plan_has_its_execution(read):
     module = published_module(read.compiled)
-    executions = _executions(module)
+    executions = executions_by_instruction(module)
     assert len(executions) == len(module.sequences[module.entry])
     known = [e for e in executions if e is not None]
     count = len(lifetimes(read.graph, read.schedule).operation)
@@ -225,7 +225,7 @@ def test_a_gpu_that_is_not_there_publishes_a_schedule():
     compiled = step.compile(program)
     module = published_module(compiled)
     assert not assigned_buffers(compiled, module)
-    known = {e for e in _executions(module) if e is not None}
+    known = {e for e in executions_by_instruction(module) if e is not None}
     assert len(known) > len(schedule.steps) // 8
     live = int(liveness.live_bytes(module).max())
     assert live == pytest.approx(memory_figures(compiled).temp_bytes, rel=0.2)

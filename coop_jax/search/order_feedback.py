@@ -1,0 +1,79 @@
+"""Order feedback: where XLA left a plan's order, and so kept more alive than planned.
+
+Between two fences XLA runs operations in an order of its own. XLA:CPU's is a queue: what
+has all its operands comes next, whatever it makes, so that all gathers of a graph network
+or all random bits of a step are made before the first of them is read. The executable of a
+plan that missed shows which operations ran before others that the plan has earlier. Fences
+between these, *order fences*, keep the same plan to its order; what they cost is known of
+the executable with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from coop_jax.graph.step_graph import StepGraph
+from coop_jax.plan.decoded import AnySchedule
+from coop_jax.plan.live_ranges import lifetimes
+from coop_jax.search.candidates import LEAST_STEP
+from coop_jax.search.live_bytes_feedback import executions_by_instruction
+from coop_jax.xla.buffer_assignment import published_module, temporary_addresses
+from coop_jax.xla.liveness import live_bytes
+
+
+def ordered_before(
+    graph: StepGraph, schedule: AnySchedule, compiled: Any
+) -> frozenset[int]:
+    """Numbers of the executions that order fences have to stand before.
+
+    Wherever noticeably more bytes are alive than at most planned, every execution from the
+    first one that is still to come up to the last one that has begun gets a fence before
+    it, apart from the first.
+
+    Arguments:
+        graph: the graph that the schedule was planned on.
+        schedule: the plan's schedule.
+        compiled: the executable of the rewritten program.
+
+    Returns:
+        Empty where XLA keeps to the plan's order or to its bytes, and where it does not
+        publish its schedule.
+    """
+    module = published_module(compiled)
+    if module is None or not module.sequences.get(module.entry):
+        return frozenset()
+    planned = lifetimes(graph, schedule).live_bytes(graph.in_pool_bytes)
+    most = int(planned.max(initial=0))
+    actual = live_bytes(module, temporary_addresses(compiled, module))
+    order = executions_by_instruction(module)
+    # The scope of another plan's executable may come from the compilation cache.
+    numbers = [-1 if n is None or n >= len(planned) else n for n in order]
+    is_over = (actual > most + most // LEAST_STEP).tolist()
+    before: set[int] = set()
+    for first, last in _out_of_order(numbers, is_over):
+        before.update(range(first + 1, last + 1))
+    return frozenset(before.intersection(numbers))
+
+
+def _out_of_order(
+    numbers: Sequence[int], is_over: Sequence[bool]
+) -> Iterator[tuple[int, int]]:
+    """Where too much is alive: the first execution that is not done and the last one that
+    has begun, if the plan has them in the other order.
+
+    Arguments:
+        numbers: the execution of every instruction, -1 where there is none.
+        is_over: whether too much is alive at it.
+    """
+    to_come: list[int] = []  # The first execution behind every instruction.
+    least = max(numbers, default=0) + 1
+    for number in reversed(numbers):
+        to_come.append(least)
+        if number >= 0:
+            least = min(least, number)
+    begun = -1
+    for number, over, first in zip(numbers, is_over, reversed(to_come), strict=True):
+        begun = max(begun, number)
+        if over and first < begun:
+            yield first, begun
