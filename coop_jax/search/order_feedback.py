@@ -14,46 +14,66 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from coop_jax.graph.step_graph import StepGraph
-from coop_jax.plan.decoded import AnySchedule
+from coop_jax.plan.decoded import AnySchedule, executions
 from coop_jax.plan.live_ranges import lifetimes
 from coop_jax.search.candidates import LEAST_STEP
 from coop_jax.search.live_bytes_feedback import executions_by_instruction
+from coop_jax.search.replayed_order import ReplayedOrder
 from coop_jax.xla.buffer_assignment import published_module, temporary_addresses
 from coop_jax.xla.liveness import live_bytes
 
 
 def ordered_before(
-    graph: StepGraph, schedule: AnySchedule, compiled: Any
+    graph: StepGraph, schedule: AnySchedule, compiled: Any, *, spares_fences: bool
 ) -> frozenset[int]:
     """Numbers of the executions that order fences have to stand before.
 
-    Wherever noticeably more bytes are alive than at most planned, every execution from the
-    first one that is still to come up to the last one that has begun gets a fence before
-    it, apart from the first.
+    Wherever noticeably more bytes are alive than at most planned, a fence may stand before
+    every execution from the first one that is still to come up to the last one that has
+    begun, apart from the first. If these leave the plan's bytes (`search.replayed_order`),
+    a few of them that do. If they leave more, all: what XLA has made of the plan
+    beside its values is mostly parted by them, too.
 
     Arguments:
         graph: the graph that the schedule was planned on.
         schedule: the plan's schedule.
         compiled: the executable of the rewritten program.
+        spares_fences: False: all of them, for as few bytes as can be.
 
     Returns:
-        Empty where XLA keeps to the plan's order or to its bytes, and where it does not
-        publish its schedule.
+        Empty where fences are not expected to help, and where XLA does not publish its
+        schedule.
     """
     module = published_module(compiled)
     if module is None or not module.sequences.get(module.entry):
         return frozenset()
     planned = lifetimes(graph, schedule).live_bytes(graph.in_pool_bytes)
-    most = int(planned.max(initial=0))
-    actual = live_bytes(module, temporary_addresses(compiled, module))
-    order = executions_by_instruction(module)
+    limit = _noticeably_more(int(planned.max(initial=0)))
+    places = temporary_addresses(compiled, module)
+    actual = live_bytes(module, places)
     # The scope of another plan's executable may come from the compilation cache.
-    numbers = [-1 if n is None or n >= len(planned) else n for n in order]
-    is_over = (actual > most + most // LEAST_STEP).tolist()
+    numbers = [
+        -1 if number is None or number >= len(planned) else number
+        for number in executions_by_instruction(module)
+    ]
     before: set[int] = set()
-    for first, last in _out_of_order(numbers, is_over):
+    for first, last in _out_of_order(numbers, (actual > limit).tolist()):
         before.update(range(first + 1, last + 1))
-    return frozenset(before.intersection(numbers))
+    before.intersection_update(numbers)
+    if not before:
+        return frozenset()
+    runs = executions(graph, schedule)
+    replayed = ReplayedOrder(graph, runs, module, numbers, places)
+    most = replayed.most_bytes(before)
+    if _noticeably_more(most) > actual.max():
+        return frozenset()
+    if spares_fences and most <= limit:
+        return replayed.without_needless(before)
+    return frozenset(before)
+
+
+def _noticeably_more(num_bytes: int) -> int:
+    return num_bytes + num_bytes // LEAST_STEP
 
 
 def _out_of_order(

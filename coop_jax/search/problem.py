@@ -90,7 +90,7 @@ class Problem:
             self.least_fixed_bytes = self.fixed_bytes
         self._plans: dict[tuple[Any, ...], Planned | None] = {}
         self._compiled: dict[tuple[bytes, tuple[int, ...]], Measured] = {}
-        self._ordered_before: dict[Measured, frozenset[int]] = {}
+        self._ordered_before: dict[tuple[Measured, bool], frozenset[int]] = {}
         self._smallest: dict[tuple[StepGraph, ...], tuple[StepGraph, SmallestPool]] = {}
         self._refused = RefusedPools()
         self._scratch_as_read = {
@@ -287,17 +287,22 @@ class Problem:
             self._compiled[key] = self._compile(candidate)
         return self._compiled[key]
 
-    def in_order(self, measured: Measured) -> Measured:
+    def in_order(self, measured: Measured, *, spares_fences: bool = True) -> Measured:
         """A compiled plan, or the same with order fences, where XLA left the plan's order
-        while it kept more alive than planned, and if that needs fewer bytes."""
+        while it kept more alive than planned, and if that needs fewer bytes; see
+        `order_feedback` for `spares_fences`."""
         candidate = measured.candidate
         if measured.compiled is None or self.placement.has_arena:
             return measured
-        if measured not in self._ordered_before:
-            self._ordered_before[measured] = ordered_before(
-                candidate.graph, candidate.schedule, self.read(measured)
+        key = measured, spares_fences
+        if key not in self._ordered_before:
+            self._ordered_before[key] = ordered_before(
+                candidate.graph,
+                candidate.schedule,
+                self.read(measured),
+                spares_fences=spares_fences,
             )
-        before = self._ordered_before[measured] | candidate.ordered_before
+        before = self._ordered_before[key] | candidate.ordered_before
         if before == candidate.ordered_before:
             return measured
         ordered = self.compile_plan(

@@ -79,7 +79,8 @@ def test_what_is_refused_at_once_is_told_without_a_plan():
     assert 1000 < needed < unmodified
     assert "which no plan can go below" in str(error)
     assert f"{unmodified} bytes" in str(error)
-    assert "`smallest_bytes` of this error, which compiles at most seven plans" in str(error)
+    told = "`smallest_bytes` of this error, which compiles at most seven plans"
+    assert told in str(error)
     assert needed <= error.smallest_bytes <= unmodified
     plan, other, count = asked.plan(needed)
     assert plan is None or plan.measured_bytes <= needed

@@ -13,12 +13,15 @@ from steps import QUICK, traced
 
 import coop_jax
 from coop_jax.compile.as_written import compile_both
+from coop_jax.plan.decoded import executions
 from coop_jax.plan.planner import plan_pool, unconstrained
 from coop_jax.search.live_bytes_feedback import executions_by_instruction
 from coop_jax.search.order_feedback import _out_of_order
 from coop_jax.search.placements import XLA_PLACES
+from coop_jax.search.replayed_order import ReplayedOrder
 from coop_jax.searches import problem_of
-from coop_jax.xla.buffer_assignment import published_module
+from coop_jax.xla.buffer_assignment import published_module, temporary_addresses
+from coop_jax.xla.liveness import live_bytes
 
 _EDGES, _NODES, _WIDTH = 8192, 1024, 32
 # Of the way from the fewest bytes to all, for a plan.
@@ -146,3 +149,46 @@ def test_out_of_order_is_what_is_begun_before_something_earlier_is_done(seed):
         if over and begun and to_come and min(to_come) < max(begun):
             expected.append((min(to_come), max(begun)))
     assert list(_out_of_order(numbers, is_over)) == expected
+
+
+def replayed(measured):
+    """The executable of a plan, to be replayed, and the executions of its instructions."""
+    graph, schedule = measured.candidate.graph, measured.candidate.schedule
+    module = published_module(measured.compiled)
+    runs = executions(graph, schedule)
+    numbers = [-1 if n is None else n for n in executions_by_instruction(module)]
+    places = temporary_addresses(measured.compiled, module)
+    return ReplayedOrder(graph, runs, module, numbers, places), live_bytes(module, places)
+
+
+def test_without_fences_the_replayed_bytes_are_those_of_the_executable():
+    for measured, _ in map(compiled, _PARTS):
+        order, live = replayed(measured)
+        assert order.most_bytes(()) == live.max()
+
+
+def test_replayed_bytes_are_those_of_the_executable_with_the_fences():
+    """Here XLA keeps some more, as it fuses otherwise."""
+    for measured, ordered in map(compiled, _PARTS):
+        fences = ordered.candidate.ordered_before
+        if fences:
+            order, before = replayed(measured)
+            _, after = replayed(ordered)
+            assert order.most_bytes(fences) < before.max()
+            assert abs(order.most_bytes(fences) / after.max() - 1) < 0.15
+
+
+def test_fences_without_the_needless_do_as_much():
+    measured, _ = compiled(0.5)
+    order, _ = replayed(measured)
+    every = range(1, len(executions(*_plan(measured))))
+    few = order.without_needless(every)
+    assert len(few) < len(every) / 4
+    limit = 1.01 * order.most_bytes(every)
+    assert order.most_bytes(few) <= limit
+    for fence in few:
+        assert order.most_bytes(few - {fence}) > limit, "each is needed"
+
+
+def _plan(measured):
+    return measured.candidate.graph, measured.candidate.schedule
