@@ -91,6 +91,7 @@ class Problem:
         self._plans: dict[tuple[Any, ...], Planned | None] = {}
         self._compiled: dict[tuple[bytes, tuple[int, ...]], Measured] = {}
         self._ordered_before: dict[tuple[Measured, bool], frozenset[int]] = {}
+        self._readable: dict[Measured, Any] = {}
         self._smallest: dict[tuple[StepGraph, ...], tuple[StepGraph, SmallestPool]] = {}
         self._refused = RefusedPools()
         self._scratch_as_read = {
@@ -317,7 +318,10 @@ class Problem:
         """A plan's executable with its buffer assignment."""
         if self.readable is None:
             return measured.compiled
-        return self.readable(measured.candidate.realized.program, measured.compiled)
+        if measured not in self._readable:
+            program = measured.candidate.realized.program
+            self._readable[measured] = self.readable(program, measured.compiled)
+        return self._readable[measured]
 
     def is_compiled(self, graph: StepGraph, schedule: AnySchedule) -> bool:
         """Whether the plan was compiled, with memory fences or without."""
