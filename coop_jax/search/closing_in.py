@@ -25,6 +25,7 @@ from coop_jax.search.candidates import (
     best_of,
     may_gain,
 )
+from coop_jax.search.order_feedback import same_fences
 from coop_jax.search.problem import Problem
 
 # Plans that are made at most; some are the same, some are not compiled.
@@ -73,7 +74,8 @@ def closed_in(
             continue
         if len(problem.measured) == last and not problem.is_compiled(*planned):
             break
-        measured = problem.compile_plan(*planned)
+        fences = same_fences(*planned, [one.candidate for one in problem.measured])
+        measured = problem.compile_plan(*planned, ordered_before=fences)
         if not measured.keeps(budget_bytes):
             measured = problem.in_order(measured)
         if measured.keeps(budget_bytes):

@@ -13,6 +13,7 @@ from coop_jax.plan.planner import Planned, key_of
 from coop_jax.search.candidates import (
     LEAST_STEP,
     SLACK_WORTH_USING,
+    Candidate,
     Enough,
     Measured,
     best_of,
@@ -20,6 +21,7 @@ from coop_jax.search.candidates import (
     may_gain,
 )
 from coop_jax.search.learnt_scratch import LearntScratch
+from coop_jax.search.order_feedback import same_fences
 from coop_jax.search.problem import Problem
 
 # A first plan leaves this part of the room free: most compiled steps need up to about a
@@ -66,6 +68,7 @@ class Descent:
         self._worst = 0  # The largest error of a plan, in bytes.
         self._found: Measured | None = None
         self._seen: set[bytes] = set()
+        self._ordered: list[Candidate] = []  # Plans that missed, with order fences.
         self._start_skipping()
 
     def _most(self) -> int:
@@ -78,14 +81,16 @@ class Descent:
         self, num_left: int, *, compiles_unlikely: bool, is_enough: Enough
     ) -> Measured | None:
         """The plan that recomputes least of at most `num_left` that are compiled; if more
-        than one may be, the last of them once more with order fences."""
-        first = len(self._problem.measured)
-        while max(len(self._seen), len(self._problem.measured) - first) < num_left:
+        than one may be, also with order fences."""
+        while len(self._seen) < num_left:
             planned = self._next()
             if planned is None or not (compiles_unlikely or self._is_likely(planned)):
                 break
             self._seen.add(key_of(*planned))
-            measured = self._problem.compile_plan(*planned, self._error)
+            fences = same_fences(*planned, self._ordered)
+            measured = self._problem.compile_plan(
+                *planned, self._error, ordered_before=fences
+            )
             misses = not measured.keeps(self._budget_bytes)
             if misses and self._found is None and num_left > 1:
                 measured = self._in_order(measured)
@@ -118,6 +123,7 @@ class Descent:
         and the executables decide in the end (`driver`).
         """
         ordered = self._problem.in_order(measured)
+        self._ordered.append(ordered.candidate)
         seconds = measured.executable_seconds
         if seconds is None or not ordered.keeps(self._budget_bytes):
             return ordered

@@ -10,13 +10,14 @@ the executable with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.decoded import AnySchedule, executions
 from coop_jax.plan.live_ranges import lifetimes
-from coop_jax.search.candidates import LEAST_STEP
+from coop_jax.search.candidates import LEAST_STEP, Candidate
 from coop_jax.search.live_bytes_feedback import executions_by_instruction
 from coop_jax.search.replayed_order import ReplayedOrder
 from coop_jax.xla.buffer_assignment import published_module, temporary_addresses
@@ -70,6 +71,33 @@ def ordered_before(
     if spares_fences and most <= limit:
         return replayed.without_needless(before)
     return frozenset(before)
+
+
+def same_fences(
+    graph: StepGraph, schedule: AnySchedule, known: Iterable[Candidate]
+) -> frozenset[int]:
+    """Where the order fences of other plans stand in a plan: before the same executions of
+    the same equations. What XLA runs too early is mostly the same in the next plan."""
+    fences: set[tuple[int, int]] = set()
+    for candidate in known:
+        if candidate.ordered_before:
+            numbered = _numbered(candidate.graph, candidate.schedule)
+            fences.update(numbered[number] for number in candidate.ordered_before)
+    if not fences:
+        return frozenset()
+    numbered = _numbered(graph, schedule)
+    return frozenset(k for k, name in enumerate(numbered) if k and name in fences)
+
+
+def _numbered(graph: StepGraph, schedule: AnySchedule) -> list[tuple[int, int]]:
+    """The equation that names every execution, and how often it ran before."""
+    counts: Counter[int] = Counter()
+    found = []
+    for execution in executions(graph, schedule):
+        anchor = graph.operations[execution.operation].anchor
+        found.append((anchor, counts[anchor]))
+        counts[anchor] += 1
+    return found
 
 
 def _noticeably_more(num_bytes: int) -> int:

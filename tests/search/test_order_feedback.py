@@ -16,7 +16,7 @@ from coop_jax.compile.as_written import compile_both
 from coop_jax.plan.decoded import executions
 from coop_jax.plan.planner import plan_pool, unconstrained
 from coop_jax.search.live_bytes_feedback import executions_by_instruction
-from coop_jax.search.order_feedback import _out_of_order
+from coop_jax.search.order_feedback import _out_of_order, same_fences
 from coop_jax.search.placements import XLA_PLACES
 from coop_jax.search.replayed_order import ReplayedOrder
 from coop_jax.searches import problem_of
@@ -192,3 +192,22 @@ def test_fences_without_the_needless_do_as_much():
 
 def _plan(measured):
     return measured.candidate.graph, measured.candidate.schedule
+
+
+def test_fences_of_another_plan_stand_before_the_same_executions():
+    _, ordered = compiled(0.5)
+    known = ordered.candidate
+    assert known.ordered_before
+    same = same_fences(known.graph, known.schedule, [known])
+    assert same == known.ordered_before
+    graph, schedule = _plan(compiled(0.7)[0])
+    runs, of_known = executions(graph, schedule), executions(*_plan(ordered))
+    fences = same_fences(graph, schedule, [known])
+    assert fences
+    fenced = {graph.operations[runs[number].operation].anchor for number in fences}
+    known_fenced = {
+        known.graph.operations[of_known[number].operation].anchor
+        for number in known.ordered_before
+    }
+    assert fenced <= known_fenced
+    assert same_fences(graph, schedule, []) == frozenset()
