@@ -69,7 +69,7 @@ def ordered_before(
     if _noticeably_more(most) > actual.max():
         return frozenset()
     if spares_fences and most <= limit:
-        return replayed.without_needless(before)
+        return replayed.without_needless(before, _noticeably_more(most))
     return frozenset(before)
 
 

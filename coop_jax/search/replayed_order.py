@@ -74,12 +74,10 @@ class ReplayedOrder:
         size = np.where(is_only_made, 0, self._bytes[self._owner[order][starts]])
         return int(bytes_over_time(first, last, size, len(group)).max())
 
-    def without_needless(self, fences: Collection[int]) -> frozenset[int]:
-        """Fences of these that do as much together as all: without one more, noticeably
-        more bytes would be alive."""
+    def without_needless(self, fences: Collection[int], limit: int) -> frozenset[int]:
+        """Fences of these with which at most `limit` bytes are alive, as with all of them;
+        without one more it would be more."""
         kept = set(fences)
-        most = self.most_bytes(kept)
-        limit = most + most // _NEEDLESS
         todo = [sorted(kept)]
         while todo:
             some = todo.pop()
@@ -88,10 +86,6 @@ class ReplayedOrder:
             elif len(some) > 1:
                 todo += [some[len(some) // 2 :], some[: len(some) // 2]]
         return frozenset(kept)
-
-
-# What one over this number of the bytes is not noticeable.
-_NEEDLESS = 100
 
 
 def _latest(

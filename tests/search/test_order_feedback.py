@@ -182,9 +182,9 @@ def test_fences_without_the_needless_do_as_much():
     measured, _ = compiled(0.5)
     order, _ = replayed(measured)
     every = range(1, len(executions(*_plan(measured))))
-    few = order.without_needless(every)
+    limit = int(1.01 * order.most_bytes(every))
+    few = order.without_needless(every, limit)
     assert len(few) < len(every) / 4
-    limit = 1.01 * order.most_bytes(every)
     assert order.most_bytes(few) <= limit
     for fence in few:
         assert order.most_bytes(few - {fence}) > limit, "each is needed"
