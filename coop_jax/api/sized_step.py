@@ -144,7 +144,7 @@ class SizedStep:
             return False
         if is_expected and self._search.expected(budget_bytes) is not None:
             return True
-        found = self._search.tightest(budget_bytes)
+        found = self._search.probe(budget_bytes)
         self._know(found.total_bytes, is_measured=True)
         return found.keeps(budget_bytes)
 

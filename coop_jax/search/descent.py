@@ -123,11 +123,12 @@ class Descent:
         and the executables decide in the end (`driver`).
         """
         ordered = self._problem.in_order(measured)
-        self._ordered.append(ordered.candidate)
         seconds = measured.executable_seconds
-        if seconds is None or not ordered.keeps(self._budget_bytes):
-            return ordered
-        return measured if is_slower(ordered, seconds) else ordered
+        if seconds is not None and ordered.keeps(self._budget_bytes):
+            if is_slower(ordered, seconds):
+                return measured
+        self._ordered.append(ordered.candidate)
+        return ordered
 
     def _best_with(self, measured: Measured) -> Measured | None:
         """The better one of two plans, the last one among them, that keeps the budget."""

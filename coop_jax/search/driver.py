@@ -63,7 +63,9 @@ class Search(Protocol):
         """
         ...
 
-    def tightest(self, budget_bytes: int, num_left: int = ...) -> Measured:
+    def tightest(
+        self, budget_bytes: int, num_left: int = ..., *, is_probe: bool = ...
+    ) -> Measured:
         """The first of the tightest plans that keeps the budget, or else the smallest."""
         ...
 
@@ -200,10 +202,11 @@ class BudgetSearch:
             return None
         return self._search().best(budget_bytes, 1, compiles_unlikely=False)
 
-    def tightest(self, budget_bytes: int) -> Measured:
+    def probe(self, budget_bytes: int) -> Measured:
         """The first of the tightest plans that keeps a budget, or else the smallest: those
-        that `run` compiles, too, where no other plan keeps it."""
-        return self._search().tightest(budget_bytes)
+        that `run` compiles, too, where no other plan keeps it. Order fences that are not
+        expected to keep it are left out."""
+        return self._search().tightest(budget_bytes, is_probe=True)
 
     def smallest(self, num_left: int = MAX_TIGHTEST) -> Measured:
         """The step that needs the fewest bytes of those compiled for a budget of 0.

@@ -62,11 +62,14 @@ class FeedbackSearch:
             num_left, compiles_unlikely=compiles_unlikely, is_enough=is_enough
         )
 
-    def tightest(self, budget_bytes: int, num_left: int = MAX_TIGHTEST) -> Measured:
+    def tightest(
+        self, budget_bytes: int, num_left: int = MAX_TIGHTEST, *, is_probe: bool = False
+    ) -> Measured:
         """The first of the tightest plans that keeps the budget, or else the smallest.
 
         The plans are the same for every budget; `num_left` of them may be compiled, each
-        once more with order fences.
+        once more with order fences; for a probe with as few as for a budget, and only
+        if these are expected to keep it.
         """
         learnt = LearntScratch(self._problem)
         tried: dict[bytes, Measured] = {}
@@ -82,7 +85,10 @@ class FeedbackSearch:
             measured = self._problem.compile_plan(*planned, error)
             # On host devices a plan takes longer to compile than the step as written.
             if not (measured.keeps(budget_bytes) or self._problem.is_on_host_devices):
-                measured = self._problem.in_order(measured, spares_fences=False)
+                most = budget_bytes if is_probe else None
+                measured = self._problem.in_order(
+                    measured, spares_fences=is_probe, most_bytes=most
+                )
             tried[key_of(*planned)] = measured
             if least(measured) <= (False, budget_bytes):
                 break

@@ -10,6 +10,7 @@ the executable with them.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -24,10 +25,23 @@ from coop_jax.xla.buffer_assignment import published_module, temporary_addresses
 from coop_jax.xla.liveness import live_bytes
 
 
-def ordered_before(
+@dataclasses.dataclass(frozen=True, slots=True)
+class OrderFences:
+    """Order fences of a plan.
+
+    Attributes:
+        before: numbers of the executions that they stand before.
+        saved_bytes: by how many bytes less are expected to be alive at most.
+    """
+
+    before: frozenset[int] = frozenset()
+    saved_bytes: int = 0
+
+
+def order_fences(
     graph: StepGraph, schedule: AnySchedule, compiled: Any, *, spares_fences: bool
-) -> frozenset[int]:
-    """Numbers of the executions that order fences have to stand before.
+) -> OrderFences:
+    """The order fences that a plan needs.
 
     Wherever noticeably more bytes are alive than at most planned, a fence may stand before
     every execution from the first one that is still to come up to the last one that has
@@ -42,12 +56,12 @@ def ordered_before(
         spares_fences: False: all of them, for as few bytes as can be.
 
     Returns:
-        Empty where fences are not expected to help, and where XLA does not publish its
+        None where fences are not expected to help, and where XLA does not publish its
         schedule.
     """
     module = published_module(compiled)
     if module is None or not module.sequences.get(module.entry):
-        return frozenset()
+        return OrderFences()
     planned = lifetimes(graph, schedule).live_bytes(graph.in_pool_bytes)
     limit = _noticeably_more(int(planned.max(initial=0)))
     places = temporary_addresses(compiled, module)
@@ -62,15 +76,16 @@ def ordered_before(
         before.update(range(first + 1, last + 1))
     before.intersection_update(numbers)
     if not before:
-        return frozenset()
+        return OrderFences()
     runs = executions(graph, schedule)
     replayed = ReplayedOrder(graph, runs, module, numbers, places)
     most = replayed.most_bytes(before)
     if _noticeably_more(most) > actual.max():
-        return frozenset()
+        return OrderFences()
+    fences = frozenset(before)
     if spares_fences and most <= limit:
-        return replayed.without_needless(before, _noticeably_more(most))
-    return frozenset(before)
+        fences = replayed.without_needless(fences, _noticeably_more(most))
+    return OrderFences(fences, int(actual.max()) - most)
 
 
 def same_fences(

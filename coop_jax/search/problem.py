@@ -26,6 +26,7 @@ from coop_jax.plan.planner import (
 from coop_jax.plan.refused_pools import RefusedPools
 from coop_jax.search.around_copies import planned_around_copies
 from coop_jax.search.candidates import (
+    LEAST_STEP,
     SLACK_ON_MESHES,
     SLACK_WORTH_USING,
     Candidate,
@@ -33,7 +34,7 @@ from coop_jax.search.candidates import (
     least,
 )
 from coop_jax.search.copies_alive import LiveWithCopies, live_with_copies
-from coop_jax.search.order_feedback import ordered_before
+from coop_jax.search.order_feedback import OrderFences, order_fences
 from coop_jax.search.placements import XlaPlacement, changes_nothing, unless_unchanged
 from coop_jax.search.worthwhile_bytes import Worthwhile
 from coop_jax.targets import Target
@@ -90,7 +91,7 @@ class Problem:
             self.least_fixed_bytes = self.fixed_bytes
         self._plans: dict[tuple[Any, ...], Planned | None] = {}
         self._compiled: dict[tuple[bytes, tuple[int, ...]], Measured] = {}
-        self._ordered_before: dict[tuple[Measured, bool], frozenset[int]] = {}
+        self._order_fences: dict[tuple[Measured, bool], OrderFences] = {}
         self._readable: dict[Measured, Any] = {}
         self._smallest: dict[tuple[StepGraph, ...], tuple[StepGraph, SmallestPool]] = {}
         self._refused = RefusedPools()
@@ -288,23 +289,39 @@ class Problem:
             self._compiled[key] = self._compile(candidate)
         return self._compiled[key]
 
-    def in_order(self, measured: Measured, *, spares_fences: bool = True) -> Measured:
+    def in_order(
+        self,
+        measured: Measured,
+        *,
+        spares_fences: bool = True,
+        most_bytes: int | None = None,
+    ) -> Measured:
         """A compiled plan, or the same with order fences, where XLA left the plan's order
-        while it kept more alive than planned, and if that needs fewer bytes; see
-        `order_feedback` for `spares_fences`."""
+        while it kept more alive than planned, and if that needs fewer bytes.
+
+        Arguments:
+            measured: the plan.
+            spares_fences: see `order_feedback.order_fences`.
+            most_bytes: bytes that it is expected to keep within a hundredth with these
+                fences, or else is not compiled with them; None: it is in any case.
+        """
         candidate = measured.candidate
         if measured.compiled is None or self.placement.has_arena:
             return measured
         key = measured, spares_fences
-        if key not in self._ordered_before:
-            self._ordered_before[key] = ordered_before(
+        if key not in self._order_fences:
+            self._order_fences[key] = order_fences(
                 candidate.graph,
                 candidate.schedule,
                 self.read(measured),
                 spares_fences=spares_fences,
             )
-        before = self._ordered_before[key] | candidate.ordered_before
+        fences = self._order_fences[key]
+        before = fences.before | candidate.ordered_before
         if before == candidate.ordered_before:
+            return measured
+        expected = measured.total_bytes - fences.saved_bytes
+        if most_bytes is not None and expected > most_bytes + most_bytes // LEAST_STEP:
             return measured
         ordered = self.compile_plan(
             candidate.graph,

@@ -102,11 +102,14 @@ class SweepSearch:
             error = max(over // 2, -room // _OVERESTIMATE)
         return found
 
-    def tightest(self, budget_bytes: int, num_left: int = MAX_TIGHTEST) -> Measured:
+    def tightest(
+        self, budget_bytes: int, num_left: int = MAX_TIGHTEST, *, is_probe: bool = False
+    ) -> Measured:
         """The first of the tightest plans that keeps the budget, or else the smallest.
 
         The plans are the same for every budget; `num_left` of them may be compiled.
         """
+        del is_probe
         self._is_guarded = False
         problem = self._problem
         _, smallest = problem.smallest_of(problem.graphs)
