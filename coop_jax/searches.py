@@ -35,13 +35,14 @@ from coop_jax.graph.stored_values import from_rules
 from coop_jax.loops.broadcasts_inside import with_broadcasts_inside
 from coop_jax.loops.menu import menu_of
 from coop_jax.plan.planner import PlanOptions, planner_options
+from coop_jax.search.as_it_is import as_it_is
 from coop_jax.search.candidates import Measured
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.graphs import Graphs
 from coop_jax.search.layer_search import LayerSearch
 from coop_jax.search.loop_search import LoopSearch
 from coop_jax.search.placements import XLA_PLACES, Placing, XlaPlacement
-from coop_jax.search.problem import Problem, as_it_is
+from coop_jax.search.problem import Problem
 from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.targets import target_of
 from coop_jax.trace.kernels import kernel_flops

@@ -72,7 +72,7 @@ def closed_in(
         if gain <= GAIN_WORTH_TRYING * statistics.compute_seconds:
             low = _End(pool, low.xla_bytes)
             continue
-        if len(problem.measured) == last and not problem.is_compiled(*planned):
+        if len(problem.measured) >= last and not problem.is_compiled(*planned):
             break
         fences = same_fences(*planned, [one.candidate for one in problem.measured])
         measured = problem.compile_plan(*planned, ordered_before=fences)

@@ -66,7 +66,12 @@ class Search(Protocol):
     def tightest(
         self, budget_bytes: int, num_left: int = ..., *, is_probe: bool = ...
     ) -> Measured:
-        """The first of the tightest plans that keeps the budget, or else the smallest."""
+        """The first of the tightest plans that keeps the budget, or else the smallest.
+
+        Arguments:
+            is_probe: whether order fences that are not expected to keep the budget are
+                left out.
+        """
         ...
 
 

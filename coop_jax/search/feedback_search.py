@@ -6,6 +6,7 @@ which are the same for all budgets.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from coop_jax.base.threads import at_once
@@ -85,7 +86,7 @@ class FeedbackSearch:
             measured = self._problem.compile_plan(*planned, error)
             # On host devices a plan takes longer to compile than the step as written.
             if not (measured.keeps(budget_bytes) or self._problem.is_on_host_devices):
-                most = budget_bytes if is_probe else None
+                most = budget_bytes if is_probe else math.inf
                 measured = self._problem.in_order(
                     measured, spares_fences=is_probe, most_bytes=most
                 )

@@ -56,7 +56,7 @@ def order_fences(
         spares_fences: False: all of them, for as few bytes as can be.
 
     Returns:
-        None where fences are not expected to help, and where XLA does not publish its
+        No fences where they are not expected to help, and where XLA does not publish its
         schedule.
     """
     module = published_module(compiled)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coop_jax.base.budget import format_bytes
-from coop_jax.graph.step_graph import StepGraph, build_graph
-from coop_jax.graph.stored_values import from_rules
+from coop_jax.graph.step_graph import StepGraph
 from coop_jax.plan.decoded import AnySchedule
 from coop_jax.plan.planner import (
     Planned,
@@ -37,7 +37,6 @@ from coop_jax.search.copies_alive import LiveWithCopies, live_with_copies
 from coop_jax.search.order_feedback import OrderFences, order_fences
 from coop_jax.search.placements import XlaPlacement, changes_nothing, unless_unchanged
 from coop_jax.search.worthwhile_bytes import Worthwhile
-from coop_jax.targets import Target
 from coop_jax.trace.program import Program
 from coop_jax.xla.memory_figures import compile_measured
 
@@ -294,7 +293,7 @@ class Problem:
         measured: Measured,
         *,
         spares_fences: bool = True,
-        most_bytes: int | None = None,
+        most_bytes: float = math.inf,
     ) -> Measured:
         """A compiled plan, or the same with order fences, where XLA left the plan's order
         while it kept more alive than planned, and if that needs fewer bytes.
@@ -303,31 +302,25 @@ class Problem:
             measured: the plan.
             spares_fences: see `order_feedback.order_fences`.
             most_bytes: bytes that it is expected to keep within a hundredth with these
-                fences, or else is not compiled with them; None: it is in any case.
+                fences, or else is not compiled with them.
         """
         candidate = measured.candidate
+        plan = candidate.graph, candidate.schedule
         if measured.compiled is None or self.placement.has_arena:
             return measured
         key = measured, spares_fences
         if key not in self._order_fences:
             self._order_fences[key] = order_fences(
-                candidate.graph,
-                candidate.schedule,
-                self.read(measured),
-                spares_fences=spares_fences,
+                *plan, self.read(measured), spares_fences=spares_fences
             )
         fences = self._order_fences[key]
         before = fences.before | candidate.ordered_before
-        if before == candidate.ordered_before:
-            return measured
         expected = measured.total_bytes - fences.saved_bytes
-        if most_bytes is not None and expected > most_bytes + most_bytes // LEAST_STEP:
+        is_hopeless = expected > most_bytes * (1 + 1 / LEAST_STEP)
+        if before == candidate.ordered_before or is_hopeless:
             return measured
         ordered = self.compile_plan(
-            candidate.graph,
-            candidate.schedule,
-            is_guarded=candidate.is_guarded,
-            ordered_before=before,
+            *plan, is_guarded=candidate.is_guarded, ordered_before=before
         )
         return min(measured, ordered, key=least)
 
@@ -357,38 +350,3 @@ class Problem:
             f"{measured.recompute_seconds:.2e} s"
         )
         return measured
-
-
-def as_it_is(
-    program: Program,
-    target: Target,
-    options: PlanOptions,
-    expected_bytes: int,
-    placement: XlaPlacement,
-    compile_program: Callable[[Program], Any],
-    log: Callable[[str], None],
-    seconds_of: Callable[[Any], float | None],
-    *,
-    leaves_unchanged: bool,
-) -> Measured:
-    """A program that needs no schedule, compiled, with the schedule that changes nothing.
-
-    Arguments:
-        expected_bytes: all bytes that it is expected to need.
-        leaves_unchanged: as of `Problem`, of a program that was not compiled.
-        others: as of `Problem`.
-    """
-    graph = build_graph(program, from_rules(program), target)
-    problem = Problem(
-        *([graph], options, 0, placement, compile_program, log),
-        seconds_of=seconds_of,
-        leaves_unchanged=leaves_unchanged,
-    )
-    planned = problem.plan([graph], sum(graph.in_pool_bytes))
-    assert planned is not None, "all values have room"
-    error = expected_bytes - problem.planned_bytes(*planned)
-    measured = problem.compile_plan(*planned, error)
-    candidate = dataclasses.replace(
-        measured.candidate, planned_bytes=expected_bytes, predicted_bytes=expected_bytes
-    )
-    return dataclasses.replace(measured, candidate=candidate)

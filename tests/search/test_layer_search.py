@@ -13,10 +13,10 @@ from coop_jax.compile.as_written import compile_tagged, unplanned_bytes
 from coop_jax.emit.inside_readers import made_again, with_inside_readers
 from coop_jax.emit.layers_again import Layers
 from coop_jax.plan.planner import planner_options
+from coop_jax.search.as_it_is import as_it_is
 from coop_jax.search.candidates import MAX_COMPILATIONS
 from coop_jax.search.layer_search import LayerSearch
 from coop_jax.search.placements import XLA_PLACES
-from coop_jax.search.problem import as_it_is
 from coop_jax.searches import layer_search
 from coop_jax.xla.absent_devices import named_device, placed
 from coop_jax.xla.memory_figures import memory_figures

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from steps import QUICK, traced
+from steps import QUICK, mlp_arguments, mlp_step, traced
 
 import coop_jax
 from coop_jax.compile.as_written import compile_both
@@ -48,16 +48,6 @@ def arguments():
     return weights, nodes, jnp.asarray(senders), jnp.asarray(receivers)
 
 
-def chain_step(weights, x):
-    def loss(weights):
-        hidden = x
-        for w in weights:
-            hidden = jnp.tanh(hidden @ w)
-        return jnp.mean(hidden**2)
-
-    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights))
-
-
 def problem_for(fn, *args):
     step = traced(fn, *args)
     tagged = compile_both(step).tagged
@@ -79,6 +69,10 @@ def compiled(part):
     pool = smallest.pool_bytes + int(part * (most - smallest.pool_bytes))
     measured = made.compile_plan(graph, plan_pool(graph, pool, QUICK))
     return measured, made.in_order(measured)
+
+
+def plan_of(measured):
+    return measured.candidate.graph, measured.candidate.schedule
 
 
 def missed_by(measured):
@@ -117,8 +111,7 @@ def test_a_step_with_order_fences_has_the_same_numbers():
 
 
 def test_a_plan_that_is_run_in_its_order_has_no_order_fences():
-    weights = [jnp.full((64, 64), 0.01)] * 4
-    made = problem_for(chain_step, weights, jnp.ones((1024, 64)))
+    made = problem_for(mlp_step, *mlp_arguments(layers=4))
     graph, smallest = made.smallest_of(made.graphs[:1])
     measured = made.compile_plan(graph, smallest.schedule)
     assert measured.recompute_seconds
@@ -153,7 +146,7 @@ def test_out_of_order_is_what_is_begun_before_something_earlier_is_done(seed):
 
 def replayed(measured):
     """The executable of a plan, to be replayed, and the executions of its instructions."""
-    graph, schedule = measured.candidate.graph, measured.candidate.schedule
+    graph, schedule = plan_of(measured)
     module = published_module(measured.compiled)
     runs = executions(graph, schedule)
     numbers = [-1 if n is None else n for n in executions_by_instruction(module)]
@@ -181,7 +174,7 @@ def test_replayed_bytes_are_those_of_the_executable_with_the_fences():
 def test_fences_without_the_needless_do_as_much():
     measured, _ = compiled(0.5)
     order, _ = replayed(measured)
-    every = range(1, len(executions(*_plan(measured))))
+    every = range(1, len(executions(*plan_of(measured))))
     limit = int(1.01 * order.most_bytes(every))
     few = order.without_needless(every, limit)
     assert len(few) < len(every) / 4
@@ -190,18 +183,14 @@ def test_fences_without_the_needless_do_as_much():
         assert order.most_bytes(few - {fence}) > limit, "each is needed"
 
 
-def _plan(measured):
-    return measured.candidate.graph, measured.candidate.schedule
-
-
 def test_fences_of_another_plan_stand_before_the_same_executions():
     _, ordered = compiled(0.5)
     known = ordered.candidate
     assert known.ordered_before
     same = same_fences(known.graph, known.schedule, [known])
     assert same == known.ordered_before
-    graph, schedule = _plan(compiled(0.7)[0])
-    runs, of_known = executions(graph, schedule), executions(*_plan(ordered))
+    graph, schedule = plan_of(compiled(0.7)[0])
+    runs, of_known = executions(graph, schedule), executions(*plan_of(ordered))
     fences = same_fences(graph, schedule, [known])
     assert fences
     fenced = {graph.operations[runs[number].operation].anchor for number in fences}
