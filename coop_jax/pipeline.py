@@ -42,23 +42,26 @@ from coop_jax.compile.as_written import (
     predicted_fixed_bytes,
 )
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.emit.inside_readers import InsideReaders, made_again
-from coop_jax.fitted_step import (
-    FittedStep,
-    end_books_with,
-    saveable,
-    with_planned_loops,
+from coop_jax.fitted_line import (
+    OF_UNMODIFIED,
+    Asked,
+    fitted_line,
+    fitted_plan,
+    with_work_inside,
 )
+from coop_jax.fitted_step import FittedStep, saveable, with_planned_loops
 from coop_jax.plan.planner import PlanOptions
-from coop_jax.report import Plan, planned_plan, unmodified_plan, with_work_inside_readers
+from coop_jax.report import Plan, unmodified_plan
 from coop_jax.saved.recipe import Recipe
 from coop_jax.saved.subject import Subject
-from coop_jax.search.candidates import MAX_COMPILATIONS, Measured
+from coop_jax.search.candidates import MAX_COMPILATIONS
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.loop_search import LoopSearch
+from coop_jax.search.loops_and_line import LoopsAndLine
 from coop_jax.search.placements import XLA_PLACES, Placing
 from coop_jax.search.planned_loops import PlannedLoops
 from coop_jax.search.straight_line_search import StraightLineSearch
+from coop_jax.search.stretches import LoopsOfProgram
 from coop_jax.searches import (
     as_written_seconds,
     inside_readers_search,
@@ -66,12 +69,8 @@ from coop_jax.searches import (
     loop_search_of,
     problem_of,
 )
-from coop_jax.targets import target_of
 from coop_jax.trace.costs import flops
-
-# Compilations before any plan: the step as written, and the tagged one, whose buffer
-# assignment shows the stored values.
-_OF_UNMODIFIED = 2
+from coop_jax.xla.memory_figures import memory_figures
 
 
 def fit_step(
@@ -114,7 +113,7 @@ def fit_step(
             device,
             budget_bytes,
             total_bytes,
-            _OF_UNMODIFIED,
+            OF_UNMODIFIED,
             total_flops,
             traced.num_devices(),
         )
@@ -126,17 +125,12 @@ def fit_step(
     works_bytes = None if as_written.compiled is None else total_bytes
     tagged = as_written.tagged
     del as_written, unmodified  # Their buffers are not needed while plans are compiled.
+    asked = Asked(traced, planner, log, placing, caller, subject)
     loops = loop_search_of(traced, planner, total_bytes, log)
     if loops is not None:
-        found_loops = loops.best(budget_bytes)
-        if found_loops is not None:
-            plan = _plan_of_loops(traced, found_loops, budget_bytes, total_bytes)
-            plan = with_planned_loops(
-                plan, traced, found_loops.loops, loops.num_compilations
-            )
-            jitted = traced.jit(found_loops.program)
-            fitted = FittedStep(found_loops.compiled, jitted, plan)
-            return saveable(fitted, Recipe(subject, found_loops.loops))
+        fitted = _with_loops(asked, loops, budget_bytes, total_bytes)
+        if fitted is not None:
+            return fitted
         works_bytes = _least_that_works(works_bytes, loops.smallest())
     around, tagged = _around_loops(traced, tagged, loops)
     if begun is None or loops is not None:
@@ -153,23 +147,60 @@ def fit_step(
         line.layers = lambda: layer_search(around, planner, log, tagged)
         line.seconds_as_written = lambda: as_written_seconds(around, tagged)
     found = line.run(budget_bytes)
-    assert found.compiled is not None, "a search returns what XLA compiles"
-    assert found.total_bytes <= budget_bytes, "a search returns what keeps the budget"
-    end_books_with(found.compiled, placing)
-    fitted = _fitted(around, line.num_compilations, found, budget_bytes, total_bytes)
-    worthwhile = search.problem.fixed_bytes + search.problem.worthwhile.pool_bytes
-    if worthwhile < budget_bytes:
-        plan = dataclasses.replace(fitted.plan, worthwhile_bytes=int(worthwhile))
-        fitted = dataclasses.replace(fitted, plan=plan)
-    if line.inside is not None:
-        fitted = _with_work_inside(fitted, around, line.inside)
-    smallest = None if loops is None else loops.smallest().loops
-    if loops is not None and smallest is not None:
-        plan = with_planned_loops(fitted.plan, traced, smallest, loops.num_compilations)
-        fitted = dataclasses.replace(fitted, plan=plan)
-    fitted = dataclasses.replace(fitted, exchange_log=placing.exchange_log)
-    recipe = Recipe(subject, smallest, found.candidate, line.inside)
-    return saveable(fitted, recipe)
+    num_compilations, smallest = line.num_compilations, None
+    if loops is not None:
+        num_compilations += loops.num_compilations
+        smallest = loops.smallest().loops
+    figures = num_compilations, budget_bytes, total_bytes
+    return fitted_line(asked, search, found, smallest, line.inside, *figures)
+
+
+def _with_loops(
+    asked: Asked, loops: LoopSearch, budget_bytes: int, unmodified_bytes: int
+) -> FittedStep | None:
+    """The step with its loops planned for a budget, alone or together with the line around
+    them; None if neither keeps it.
+
+    The pairs of loops come first, then both together: what is inside of loops and groups of
+    iterations takes more compilations, and mostly more time.
+    """
+    traced = asked.traced
+    rest_bytes = unmodified_bytes - predicted_fixed_bytes(traced.program)
+    together = LoopsAndLine(
+        loops,
+        lambda planned: _search_around(asked, planned),
+        rest_bytes,
+        traced.num_devices(),
+    )
+    alone = loops.best_of_pairs(budget_bytes)
+    both = together.best(budget_bytes, alone)
+    num_compilations = loops.num_compilations + together.num_compilations
+    if both is not None:
+        figures = num_compilations, budget_bytes, unmodified_bytes
+        return fitted_line(asked, both.search, both.measured, both.loops, None, *figures)
+    alone = alone or loops.best(budget_bytes)
+    if alone is None:
+        return None
+    plan = _plan_of_loops(traced, alone, budget_bytes, unmodified_bytes)
+    num_compilations = loops.num_compilations + together.num_compilations
+    plan = with_planned_loops(plan, traced, alone.loops, num_compilations)
+    fitted = FittedStep(alone.compiled, traced.jit(alone.program), plan)
+    return saveable(fitted, Recipe(asked.subject, alone.loops))
+
+
+def _search_around(asked: Asked, planned: LoopsOfProgram) -> BudgetSearch | None:
+    """The search of the line around planned loops; None where XLA refuses them."""
+    around = dataclasses.replace(asked.traced, program=planned.program)
+    tagged = compile_tagged(around)
+    if tagged is None:
+        return None
+    works_bytes = memory_figures(tagged).total_bytes
+    return BudgetSearch(
+        problem_of(
+            *(around, asked.planner, asked.log, tagged),
+            *(asked.placing, works_bytes, asked.caller),
+        )
+    )
 
 
 def as_written_for(
@@ -218,7 +249,7 @@ def _plan_of_loops(
         traced.device(),
         budget_bytes,
         unmodified_bytes,
-        _OF_UNMODIFIED,
+        OF_UNMODIFIED,
         0,
         traced.num_devices(),
     )
@@ -251,48 +282,18 @@ def fit_smallest(
         num_compilations += layers.num_compilations
         if by_layers is not None and by_layers[0].total_bytes < found.total_bytes:
             found, inside = by_layers
-    fitted = _fitted(
+    fitted = fitted_plan(
         *(around, num_compilations, found),
         *(found.total_bytes, unmodified.total_bytes),
     )
     if inside is not None:
-        fitted = _with_work_inside(fitted, around, inside)
+        fitted = with_work_inside(fitted, around, inside)
     smallest = None
     if loops is not None:
         smallest = loops.smallest().loops
         plan = with_planned_loops(fitted.plan, traced, smallest, loops.num_compilations)
         fitted = dataclasses.replace(fitted, plan=plan)
     return saveable(fitted, Recipe(subject, smallest, found.candidate, inside))
-
-
-def _with_work_inside(
-    fitted: FittedStep, traced: TracedStep, inside: InsideReaders
-) -> FittedStep:
-    """The step with what it makes again inside of readers, or of layers, in its report."""
-    again = made_again(traced.program, inside)
-    target = target_of(traced.device())
-    plan = with_work_inside_readers(fitted.plan, traced.program, again, target)
-    return dataclasses.replace(fitted, plan=plan)
-
-
-def _fitted(
-    traced: TracedStep,
-    num_compilations: int,
-    found: Measured,
-    budget_bytes: int,
-    unmodified_bytes: int,
-) -> FittedStep:
-    """The step of a plan that keeps the budget, with its report."""
-    plan = planned_plan(
-        traced.device(),
-        budget_bytes,
-        unmodified_bytes,
-        _OF_UNMODIFIED + num_compilations,
-        found,
-        traced.num_devices(),
-    )
-    chosen = found.candidate
-    return FittedStep(found.compiled, traced.jit(chosen.realized.program), plan, chosen)
 
 
 def placed_otherwise(

@@ -30,6 +30,7 @@ LAYERS = (
     ("saved",),
     ("report",),
     ("fitted_step",),
+    ("fitted_line",),
     ("fit_saved",),
     ("searches",),
     ("pipeline",),

@@ -28,6 +28,7 @@ from coop_jax.graph.unattributed_buffers import (
     buffers_of_kept_constants,
     readers_of,
     readers_of_unnamed,
+    written_by_loops,
 )
 from coop_jax.trace.costs import aval_bytes
 from coop_jax.trace.program import Program, writes
@@ -98,6 +99,7 @@ class Attribution:
         self._early: dict[int, int] = defaultdict(int)
         self._nested: dict[int, list[StoredBuffer]] = defaultdict(list)  # By computation.
         self._unnamed: list[StoredBuffer] = []
+        self._written_by_loops = written_by_loops(module)
         self._moved = (
             resharding_instructions(module, equation_of)
             if num_partitions > 1
@@ -162,7 +164,8 @@ class Attribution:
             self._nested[instruction.computation].append(buffer)
             return
         if buffer.instruction in kept:
-            self._kept_constants += buffer.size_bytes
+            if buffer.instruction not in self._written_by_loops:
+                self._kept_constants += buffer.size_bytes
             return
         named, fused, is_constant = self._equations_at(buffer)
         value = stored_value(

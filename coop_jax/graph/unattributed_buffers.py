@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from coop_jax.xla.buffers_from_schedule import StoredBuffer
@@ -101,6 +101,8 @@ def buffers_of_kept_constants(
     fences it also looks for the maxima as soon as it can, and then no longer needs the
     indices.
 
+    Without those that a loop writes into: they are its results, which are counted as such.
+
     Arguments:
         equation_of: the equation whose name an instruction carries.
         late: the first equation that is late enough for its constants to be kept for
@@ -123,6 +125,35 @@ def buffers_of_kept_constants(
     return frozenset(
         b.instruction for b, r in zip(buffers, reader, strict=True) if r >= late
     )
+
+
+def written_by_loops(module: StoredModule) -> frozenset[int]:
+    """Ids of the instructions whose buffers loops of the entry computation write into: the
+    zeros, and copies of these, that the stacked results of a `scan` begin with."""
+    instructions = module.instructions
+    written: set[int] = set()
+    for loop in instructions.values():
+        if loop.opcode != "while" or loop.computation != module.entry:
+            continue
+        initial = instructions[loop.operands[0]]
+        roots = (instructions[module.roots[called]] for called in loop.called)
+        body = next((root for root in roots if root.opcode == "tuple"), None)
+        if initial.opcode != "tuple" or body is None:
+            continue
+        written.update(
+            operand
+            for index, operand in enumerate(initial.operands)
+            if not _is_handed_on(instructions, body.operands[index], index)
+        )
+    return frozenset(written)
+
+
+def _is_handed_on(instructions: Mapping[int, Instruction], number: int, index: int) -> bool:
+    """Whether the result of a loop's body at an index is what it was given there."""
+    result = instructions[number]
+    if result.opcode != "get-tuple-element" or result.tuple_index != index:
+        return False
+    return instructions[result.operands[0]].opcode == "parameter"
 
 
 def readers_of(

@@ -7,6 +7,7 @@ the independent validator, and finds the smallest pool that can be planned.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -130,9 +131,17 @@ def is_planned_quickly(
 ) -> bool:
     """Whether little effort finds a plan for a pool in any of a step's orders; where it
     finds none, there may be one."""
+    seconds = (recomputed_quickly(graph, options, pool_bytes) for graph in graphs)
+    return any(each < math.inf for each in seconds)
+
+
+def recomputed_quickly(graph: StepGraph, options: PlanOptions, pool_bytes: int) -> float:
+    """Modelled seconds of recomputation of a plan for a pool that little effort finds;
+    infinite where it finds none."""
     effort = min(options.search_effort, _LITTLE_EFFORT)
     quick = options.with_fields(search_effort=effort, seconds=None)
-    return any(plan_pool(graph, pool_bytes, quick) is not None for graph in graphs)
+    schedule = plan_pool(graph, pool_bytes, quick)
+    return math.inf if schedule is None else schedule.statistics.recompute_seconds
 
 
 def smallest_of(

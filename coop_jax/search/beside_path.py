@@ -11,11 +11,12 @@ neighbours, as one divides layers by hand.
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from coop_jax.loops.menu import Menu
 from coop_jax.loops.parts import PlannedPair
+from coop_jax.search.planned_loops import PlannedLoops
 
 Shape = tuple[tuple[int, int, int], ...]
 
@@ -34,6 +35,26 @@ class Compiled(NamedTuple):
     saved_bytes: int
     total_bytes: int
     seconds: float
+
+
+def compiled_without_groups(
+    measured: Iterable[PlannedLoops], base_bytes: int
+) -> list[Compiled]:
+    """Those of compiled plans of one stretch that have no groups.
+
+    Arguments:
+        base_bytes: bytes that the levels around the stretch save, which are in the rest.
+    """
+    return [
+        Compiled(
+            one.loops.levels[-1],
+            one.saved_bytes - base_bytes,
+            one.total_bytes,
+            0.0 if one.compiled is None else one.executable_seconds,
+        )
+        for one in measured
+        if not has_groups(one.loops.levels[-1])
+    ]
 
 
 def fastest_beside(

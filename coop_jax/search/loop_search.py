@@ -14,15 +14,20 @@ from typing import Any
 from coop_jax.base.budget import format_bytes
 from coop_jax.loops.menu import Menu
 from coop_jax.search.beside_path import (
-    Compiled,
     Shape,
+    compiled_without_groups,
     fastest_beside,
-    has_groups,
     shape_of,
 )
 from coop_jax.search.candidates import MAX_COMPILATIONS, SLACK_WORTH_USING
 from coop_jax.search.planned_loops import PlannedLoops, by_bytes
-from coop_jax.search.stretches import BodiesOf, LoopsOfProgram, Stretch, stretches
+from coop_jax.search.stretches import (
+    BodiesOf,
+    LoopsOfProgram,
+    Stretch,
+    place_between,
+    stretches,
+)
 from coop_jax.trace.program import Program
 from coop_jax.xla.memory_figures import compile_measured
 
@@ -34,7 +39,7 @@ MAX_COMPILATIONS_OF_LOOPS = MAX_COMPILATIONS + 1
 # fences: where one follows the operation that needs most, XLA needs a value more.
 _BEFORE_THE_END = 0.95
 # The part of a step's time that prices of what loops keep do not tell apart.
-_HARDLY = 0.05
+HARDLY = 0.05
 
 
 class LoopSearch:
@@ -81,6 +86,7 @@ class LoopSearch:
         # By number of the stretch, saved bytes and plan, in the order of the path.
         self._measured: dict[tuple[int, int, Shape], PlannedLoops] = {}
         self._stretches: list[Stretch] = []
+        self._searched: set[tuple[int, int]] = set()  # Stretches, each for a budget.
         menu = menu_of(program)
         self._further = stretches(program, menu, menu_of, bodies_of, self._is_worth)
         # By the only figure that is known before any compilation.
@@ -100,19 +106,30 @@ class LoopSearch:
         """The fastest plan, by the instructions of the executables, of those compiled
         until one keeps a budget; None if none does."""
         for number, _ in enumerate(self._all_stretches()):
-            self._search(budget_bytes, number)
-            found = self._fastest_that_keeps(budget_bytes)
-            if found is not None and self._stretches[number].menu is not None:
-                if self._is_divided:
-                    found = self._or_alike(found, budget_bytes, number)
-                    found = self._or_beside(found, budget_bytes, number)
-                else:
-                    found = self._or_least(found, budget_bytes, number)
+            found = self._best_on(number, budget_bytes)
             if found is not None:
                 return self._that_runs(found, budget_bytes)
         self.smallest()
         found = self._fastest_that_keeps(budget_bytes)
         return None if found is None else self._that_runs(found, budget_bytes)
+
+    def best_of_pairs(self, budget_bytes: int) -> PlannedLoops | None:
+        """The plan of `best` if it is on the first stretch, of the pairs of the step
+        without groups; None if it is not, or there are no pairs."""
+        if self.pairs is None:
+            return None
+        found = self._best_on(0, budget_bytes)
+        return None if found is None else self._that_runs(found, budget_bytes)
+
+    @property
+    def pairs(self) -> Stretch | None:
+        """The first stretch, of the pairs of the step; None if it has no pairs."""
+        first = next(self._all_stretches(), None)
+        return None if first is None or first.menu is None else first
+
+    def expected_bytes_at(self, saved_bytes: int) -> int:
+        """The bytes that the step is expected to need with a plan that saves so many."""
+        return self._rest_bytes - saved_bytes // self._num_devices
 
     def smallest(self) -> PlannedLoops:
         """The plan with the fewest bytes by XLA: of the last of all stretches that no other
@@ -179,6 +196,20 @@ class LoopSearch:
         self._measured[key] = again
         return again if again.keeps(budget_bytes) else self.best(budget_bytes)
 
+    def _best_on(self, number: int, budget_bytes: int) -> PlannedLoops | None:
+        """The fastest plan that keeps a budget, of all that are compiled once a stretch was
+        searched for it."""
+        if (number, budget_bytes) not in self._searched:
+            self._searched.add((number, budget_bytes))
+            self._search(budget_bytes, number)
+        found = self._fastest_that_keeps(budget_bytes)
+        if found is None or self._stretches[number].menu is None:
+            return found
+        if self._is_divided:
+            found = self._or_alike(found, budget_bytes, number)
+            return self._or_beside(found, budget_bytes, number)
+        return self._or_least(found, budget_bytes, number)
+
     def _search(self, budget_bytes: int, number: int) -> None:
         """Compiles plans of a stretch, until one uses a budget well or no place is left;
         the last plan if no other keeps the budget."""
@@ -192,7 +223,7 @@ class LoopSearch:
                 # XLA's figure need not follow a pool, or what stacks save by ours.
                 assert high is not None, "that of the plan that keeps the budget"
                 if stretch.bodies is not None or at in (low, high):
-                    at = _between(too_large, small_enough, budget_bytes)
+                    at = place_between(too_large, small_enough, budget_bytes)
                     at = max(low, min(high, at))
             num_compilations = self.num_compilations
             measured = self._measure(number, at, budget_bytes)
@@ -232,7 +263,7 @@ class LoopSearch:
         if found.saved_bytes < at <= stretch.high:
             further_seconds = stretch.plan(at)[0].seconds - found.loops.seconds
             further_seconds /= self._num_devices
-            if further_seconds <= _HARDLY * found.executable_seconds:
+            if further_seconds <= HARDLY * found.executable_seconds:
                 self._measure(number, at)  # Mostly it is slower after all.
         return self._fastest_that_keeps(budget_bytes) or found
 
@@ -261,17 +292,8 @@ class LoopSearch:
         stretch = self._stretches[number]
         assert stretch.menu is not None, "pairs are planned"
         for _ in range(MAX_COMPILATIONS):
-            # What the levels around save is in the rest.
-            compiled = [
-                Compiled(
-                    one.loops.levels[-1],
-                    one.saved_bytes - stretch.base_bytes,
-                    one.total_bytes,
-                    0.0 if one.compiled is None else one.executable_seconds,
-                )
-                for key, one in self._measured.items()
-                if key[0] == number and not has_groups(one.loops.levels[-1])
-            ]
+            measured = (one for key, one in self._measured.items() if key[0] == number)
+            compiled = compiled_without_groups(measured, stretch.base_bytes)
             if not compiled:
                 break
             beside = fastest_beside(
@@ -333,11 +355,3 @@ class LoopSearch:
             *(loops, saved_bytes, predicted_bytes),
             *(compiled, total_bytes, self._seconds_of, to_run),
         )
-
-
-def _between(
-    too_large: tuple[int, int], small_enough: tuple[int, int], budget_bytes: int
-) -> int:
-    """The place between two with their figures where a straight line meets a budget."""
-    (first, most), (last, least) = too_large, small_enough
-    return first + -(-(last - first) * (most - budget_bytes) // (most - least))

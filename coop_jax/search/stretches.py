@@ -220,3 +220,11 @@ def _may_save_enough(bodies: TightBodies, is_worth: IsWorth) -> bool:
         if bodies.can_save_quickly(part):
             return True
     return is_worth(bodies.most_saved_bytes)
+
+
+def place_between(
+    too_large: tuple[int, int], small_enough: tuple[int, int], budget_bytes: int
+) -> int:
+    """The place between two with their figures where a straight line meets a budget."""
+    (first, most), (last, least) = too_large, small_enough
+    return first + -(-(last - first) * (most - budget_bytes) // (most - least))

@@ -152,8 +152,9 @@ VALUES = (
     ),
     Tuned(
         "search.loop_search",
-        "_HARDLY",
-        "part of the step by which loops that keep least may be slower, to be tried",
+        "HARDLY",
+        "part of the step by which loops that keep least may be slower, to be tried, and "
+        "those with a plan of the line around them have to be faster",
         COMPILED,
         "loops",
     ),
@@ -616,11 +617,11 @@ OTHER_NUMBERS = {
     "base.budget": {"_UNITS"},
     "base.strict_values": {"LARGEST_INT64", "_LONGEST"},
     "emit.retention_cut": {"_UNBOUNDED"},
+    "fitted_line": {"OF_UNMODIFIED"},
     "graph.buffer_to_value": {"CALLER"},
     # More than any array has.
     "loops.frontier": {"_NOT_KEPT"},
     "loops.loop_plan": {"_LINES_IN_REPORT"},
-    "pipeline": {"_OF_UNMODIFIED"},
     "plan.named_graph": {"MOST_BYTES", "MOST_BYTES_OF_ONE", "MOST_SECONDS"},
     "plan.packed_blocks": {"_UNBOUNDED_EFFORT"},
     "saved.document": {"VERSION", "_LONGEST_ROW", "_WIDTH"},

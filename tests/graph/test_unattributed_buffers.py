@@ -2,6 +2,7 @@
 
 import jax
 import pytest
+from scanned_steps import behind_a_line
 from steps import NEEDS_CUDA, pooled_arguments, pooled_step, traced
 
 from coop_jax import backends
@@ -137,3 +138,12 @@ def test_the_indices_of_a_pooling_on_a_gpu():
     predicted = expected_bytes(graph, unconstrained(graph, options), options)
     predicted += unplanned_bytes(compiled, found) + sum(found.early_bytes.values())
     assert predicted == pytest.approx(memory_figures(compiled).total_bytes, rel=0.05)
+
+
+def test_on_a_cpu_what_a_loop_writes_into_is_no_constant_beside_its_results():
+    """The stacks of a scan are zeros first, which XLA makes at the beginning."""
+    step, args = behind_a_line()
+    asked = traced(step, *args, donate_argnums=0)
+    compiled = asked.compile(stored_values.tag(asked.program))
+    found = backends.stored_values(asked.program, compiled)
+    assert found.kept_constant_bytes == 0

@@ -71,7 +71,7 @@ def test_a_planned_scan_is_compiled_in_about_the_time_of_the_scan_as_written(
 ):
     make, budget, groups = COMPILED[name]
     if len(groups) > 1:  # One part that keeps least is about as fast, and would be chosen.
-        monkeypatch.setattr(loop_search, "_HARDLY", -1.0)
+        monkeypatch.setattr(loop_search, "HARDLY", -1.0)
     step, args = make()
     plan = remat_train_step(step, budget=budget, donate_argnums=0).plan(*args)
     [loop] = plan.loops

@@ -55,7 +55,7 @@ def test_no_plan_is_slower_than_to_keep_nothing(share):
 def test_what_is_slower_by_more_than_the_model_misses_is_not_tried(monkeypatch):
     step, args = layered()
     counts = []
-    for hardly in (loop_search._HARDLY, -1.0):
-        monkeypatch.setattr(loop_search, "_HARDLY", hardly)
+    for hardly in (loop_search.HARDLY, -1.0):
+        monkeypatch.setattr(loop_search, "HARDLY", hardly)
         counts.append(remat_train_step(step, budget="50%").plan(*args).num_compilations)
     assert counts[0] > counts[1]

@@ -1,0 +1,162 @@
+"""Loops and line: what loops keep, together with what the line around them evicts.
+
+A loop that keeps less recomputes in every iteration; where much of a step is beside its
+loops, to evict values of that straight line may be cheaper, or the only way. Every place on
+the path of the loops' plans (`search.loop_search`) leaves a pool for the line: the place is
+taken where the modelled seconds of both together are fewest, and the line around these
+loops is searched as that of any other step.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from coop_jax.base.threads import at_once
+from coop_jax.plan.planner import recomputed_quickly, unconstrained
+from coop_jax.search.candidates import LEAST_STEP, Measured, is_slower
+from coop_jax.search.driver import BudgetSearch
+from coop_jax.search.loop_search import HARDLY, LoopSearch
+from coop_jax.search.planned_loops import PlannedLoops
+from coop_jax.search.stretches import LoopsOfProgram
+
+SearchOf = Callable[[LoopsOfProgram], BudgetSearch | None]
+
+
+class Together(NamedTuple):
+    """A compiled plan of the line around planned loops."""
+
+    measured: Measured
+    loops: LoopsOfProgram
+    search: BudgetSearch
+
+
+class _Place(NamedTuple):
+    """A place on the path of the loops' plans, with its modelled seconds on one device."""
+
+    saved_bytes: int
+    seconds: float
+    is_grouped: bool
+
+
+class LoopsAndLine:
+    """The search for plans of a step's loops and of the line around them together.
+
+    Arguments:
+        loops: the search along the path of the loops' plans.
+        search_of: compiles a program with planned loops to be read, and returns the search
+            of the line around them; None where XLA refuses it.
+        line_bytes: the most bytes that the line can have beside what loops keep.
+        num_devices: devices that the step runs on.
+    """
+
+    def __init__(
+        self, loops: LoopSearch, search_of: SearchOf, line_bytes: int, num_devices: int
+    ) -> None:
+        self._loops = loops
+        self._search_of = search_of
+        self._line_bytes = line_bytes
+        self._num_devices = num_devices
+        self._searches: dict[int, BudgetSearch | None] = {}
+
+    @property
+    def num_compilations(self) -> int:
+        """Compilations so far, those of the programs that were read among them."""
+        made = (search for search in self._searches.values() if search is not None)
+        return len(self._searches) + sum(search.num_compilations for search in made)
+
+    def best(self, budget_bytes: int, alone: PlannedLoops | None = None) -> Together | None:
+        """The best plan of both for a budget; None if none is found, or the model says that
+        loops alone are as good.
+
+        Arguments:
+            budget_bytes: the budget.
+            alone: the fastest plan of the loops alone that keeps it, if there is one: only
+                a faster plan counts then, and nothing is compiled unless the model expects
+                one.
+        """
+        if alone is not None and not self._may_be_faster(budget_bytes, alone):
+            return None
+        at = self._cheapest(budget_bytes)
+        search = None if at is None else self._search_at(at)
+        if at is None or search is None:
+            return None
+        seconds = math.inf if alone is None else alone.executable_seconds
+        measured = search.likely(budget_bytes, seconds)
+        if measured is None or is_slower(measured, seconds):
+            return None
+        return Together(measured, self._plan_at(at), search)
+
+    def _may_be_faster(self, budget_bytes: int, alone: PlannedLoops) -> bool:
+        """Whether loops that keep more are noticeably faster, and the line may have enough
+        bytes to evict for it."""
+        most = alone.loops.seconds / self._num_devices
+        most -= HARDLY * alone.executable_seconds
+        return any(
+            place.seconds < most and self._may_keep(budget_bytes, place)
+            for place in self._places
+        )
+
+    def _may_keep(self, budget_bytes: int, place: _Place) -> bool:
+        excess = self._loops.expected_bytes_at(place.saved_bytes) - budget_bytes
+        return excess < self._line_bytes
+
+    @functools.cached_property
+    def _places(self) -> list[_Place]:
+        """The places of the path where all iterations of each pair of loops do the same,
+        without those that save hardly more than the one before."""
+        return [*self._along()]
+
+    def _along(self) -> Iterator[_Place]:
+        pairs = self._loops.pairs
+        if pairs is None or pairs.menu is None:
+            return
+        menu = pairs.menu
+        least = -1
+        for saved_bytes in menu.corner_places:
+            if saved_bytes > least or saved_bytes == menu.most_saved_bytes:
+                seconds = sum(pair.seconds for pair in menu.saving(saved_bytes))
+                is_grouped = saved_bytes > pairs.high
+                yield _Place(saved_bytes, seconds / self._num_devices, is_grouped)
+                least = saved_bytes + menu.most_saved_bytes // LEAST_STEP
+
+    def _cheapest(self, budget_bytes: int) -> int | None:
+        """The saved bytes of the place with the fewest modelled seconds of loops and line;
+        None if the line is best left as it is there, or no place is known to work."""
+        places = [place for place in self._places if self._may_keep(budget_bytes, place)]
+        first = self._search_at(self._places[0].saved_bytes) if places else None
+        if first is None:
+            return None
+        problem = first.problem
+        graph, options = problem.graphs[0], problem.options
+        as_it_is = unconstrained(graph, options).statistics.max_live_bytes
+
+        def seconds_around(place: _Place) -> float:
+            saved_bytes = place.saved_bytes // self._num_devices
+            pool = budget_bytes - problem.fixed_bytes + saved_bytes
+            if pool >= as_it_is:
+                return 0.0
+            return recomputed_quickly(graph, options, pool)
+
+        around = at_once(seconds_around, places)
+        works = [pair for pair in zip(places, around, strict=True) if pair[1] < math.inf]
+        # What groups need beside what they keep is not known before one is compiled.
+        without_groups = [pair for pair in works if not pair[0].is_grouped]
+        place, seconds = min(
+            without_groups or works,
+            key=lambda pair: pair[0].seconds + pair[1],
+            default=(None, 0.0),
+        )
+        return None if place is None or not seconds else place.saved_bytes
+
+    def _search_at(self, saved_bytes: int) -> BudgetSearch | None:
+        if saved_bytes not in self._searches:
+            self._searches[saved_bytes] = self._search_of(self._plan_at(saved_bytes))
+        return self._searches[saved_bytes]
+
+    def _plan_at(self, saved_bytes: int) -> LoopsOfProgram:
+        pairs = self._loops.pairs
+        assert pairs is not None, "there are places only on a path of pairs"
+        return pairs.plan(saved_bytes)[0]

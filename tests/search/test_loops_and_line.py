@@ -1,0 +1,130 @@
+"""Loops and the line around them are planned together: the cheapest of both is evicted."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from scanned_steps import behind_a_line, scanned
+from steps import LITTLE_CODE, QUICK, traced
+
+from coop_jax import InfeasibleBudgetError, remat_train_step
+from coop_jax.compile.as_written import (
+    compile_both,
+    compile_tagged,
+    predicted_fixed_bytes,
+)
+from coop_jax.pipeline import fit_step
+from coop_jax.plan.planner import recomputed_quickly
+from coop_jax.search import loops_and_line
+from coop_jax.search.driver import BudgetSearch
+from coop_jax.search.placements import XLA_PLACES
+from coop_jax.searches import loop_search_of, problem_of
+
+
+def silent(line):
+    pass
+
+
+def fitted(asked, budget, unmodified):
+    return fit_step(asked, budget, QUICK, silent, unmodified)
+
+
+@pytest.fixture(scope="module")
+def of_mixed():
+    step, args = behind_a_line()
+    asked = traced(step, *args, compiler_options=LITTLE_CODE)
+    return asked, args, compile_both(asked)
+
+
+def differ(one, other):
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return max(float(np.abs(np.asarray(a) - np.asarray(b)).max()) for a, b in pairs)
+
+
+def test_loops_keep_what_is_cheap_where_the_line_can_be_evicted(of_mixed, monkeypatch):
+    asked, args, unmodified = of_mixed
+    budget = unmodified.total_bytes * 30 // 100
+    together = fitted(asked, budget, unmodified)
+    assert together.plan.measured_bytes <= budget
+    assert together.plan.loops
+    assert together.plan.schedule is not None
+    # Rounding: the same operations, fused otherwise.
+    expected = unmodified.compiled(*args)
+    assert differ(together.compiled(*args), expected) < 1e-5
+
+    monkeypatch.setattr(loops_and_line.LoopsAndLine, "best", lambda *_: None)
+    in_turn = fitted(asked, budget, unmodified)
+    assert together.plan.compute_overhead < in_turn.plan.compute_overhead
+    assert together.plan.num_compilations < in_turn.plan.num_compilations
+
+
+def test_the_smallest_bytes_that_an_error_names_are_kept(of_mixed):
+    asked, _, unmodified = of_mixed
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        fitted(asked, 1, unmodified)
+    smallest = caught.value.smallest_bytes
+    assert fitted(asked, smallest, unmodified).plan.measured_bytes <= smallest
+
+
+def test_nothing_more_is_compiled_of_a_step_that_is_all_loop(monkeypatch):
+    step, args = scanned(layers=12)
+
+    def refuse(planned):
+        raise AssertionError("the line around the loops is compiled")
+
+    def made(loops, search_of, *rest):
+        return loops_and_line.LoopsAndLine(loops, refuse, *rest)
+
+    monkeypatch.setattr("coop_jax.pipeline.LoopsAndLine", made)
+    plan = remat_train_step(step, budget="75%", compiler_options=LITTLE_CODE).plan(*args)
+    assert plan.loops
+    assert plan.schedule is None
+
+
+def test_a_saved_plan_of_both_makes_the_same_step(of_mixed, tmp_path):
+    step, args = behind_a_line()
+    file = tmp_path / "plan.json"
+    options = {"planner": QUICK, "compiler_options": LITTLE_CODE}
+    plan = remat_train_step(step, budget="30%", **options).plan(*args)
+    assert plan.loops
+    assert plan.schedule is not None
+    plan.save(file)
+    again = remat_train_step(step, budget="30%", plan=file, **options).plan(*args)
+    assert again.measured_bytes == plan.measured_bytes
+    assert again.compute_overhead == plan.compute_overhead
+    assert len(again.loops) == len(plan.loops)
+
+
+@pytest.mark.parametrize("percent", [60, 40, 30, 20])
+def test_the_place_is_the_cheapest_of_all_that_work(of_mixed, percent):
+    """Against every place of the path, one by one, with its seconds from the pairs."""
+    asked, _, unmodified = of_mixed
+    budget = unmodified.total_bytes * percent // 100
+    loops = loop_search_of(asked, QUICK, unmodified.total_bytes, silent)
+    rest_bytes = unmodified.total_bytes - predicted_fixed_bytes(asked.program)
+    problems = []
+
+    def search_of(planned):
+        around = dataclasses.replace(asked, program=planned.program)
+        tagged = compile_tagged(around)
+        problem = problem_of(around, QUICK, silent, tagged, XLA_PLACES)
+        problems.append(problem)
+        return BudgetSearch(problem)
+
+    both = loops_and_line.LoopsAndLine(loops, search_of, rest_bytes, 1)
+    chosen = both._cheapest(budget)
+    menu, problem = loops.pairs.menu, problems[0]
+    room = budget - problem.fixed_bytes
+
+    def seconds(saved_bytes):
+        of_loops = sum(pair.seconds for pair in menu.saving(saved_bytes))
+        graph, pool = problem.graphs[0], room + saved_bytes
+        return of_loops + recomputed_quickly(graph, problem.options, pool)
+
+    least = min(seconds(p) for p in menu.corner_places if p <= loops.pairs.high)
+    if percent == 60:  # Loops alone are as good.
+        assert chosen is None
+    else:
+        # Places that save hardly more than the one before are left out.
+        assert seconds(chosen) <= 1.02 * least
