@@ -48,12 +48,30 @@ def _placement(leaf: Any) -> Any:
     if isinstance(leaf, jax.Array) and not _compat_jit.is_committed(leaf):
         return None
     if len(sharding.device_set) > 1:
-        return sharding
+        return _Layout(sharding, leaf.ndim)
     [device] = sharding.device_set
     if device != _compat.default_device():
         return sharding
     is_default = sharding.memory_kind in (None, device.default_memory().kind)
     return None if is_default else sharding
+
+
+class _Layout:
+    """The layout of an array over devices: equal where `jax.jit` takes two shardings for the
+    same, as `P("x")` and `P("x", None)`, which a step may be given and return."""
+
+    def __init__(self, sharding: jax.sharding.Sharding, ndim: int) -> None:
+        self._sharding, self._ndim = sharding, ndim
+        self._hash = hash((sharding.num_devices, ndim))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Layout) or self._ndim != other._ndim:
+            return False
+        one, another = self._sharding, other._sharding
+        return one == another or one.is_equivalent_to(another, self._ndim)
 
 
 def map_dynamic(

@@ -343,6 +343,30 @@ def sharded_arguments():
 
 
 @case
+def shardings_written_in_several_ways():
+    """Rows over two devices four times, then in another order."""
+    weights, x = arrays()
+    devices = np.array(jax.devices()[:2])
+    one, two = Mesh(devices, ("x",)), Mesh(devices[:, None], ("a", "b"))
+    layouts = [
+        NamedSharding(one, P("x")),
+        NamedSharding(one, P("x", None)),
+        NamedSharding(one, P(("x",))),
+        NamedSharding(two, P("a", "b")),
+        NamedSharding(Mesh(devices[::-1], ("x",)), P("x")),
+    ]
+
+    def calls():
+        made = []
+        for rows in layouts:
+            everywhere = NamedSharding(rows.mesh, P())
+            made.append((jax.device_put(weights, everywhere), jax.device_put(x, rows)))
+        return [(args, {}) for args in made]
+
+    return Case(update, calls)
+
+
+@case
 def asked_for_shardings():
     rows = NamedSharding(two_devices(), P("x"))
     options = {"in_shardings": (None, rows), "out_shardings": (rows, None)}
