@@ -57,8 +57,8 @@ def _placement(leaf: Any) -> Any:
 
 
 class _Layout:
-    """The layout of an array over devices: equal where `jax.jit` takes two shardings for the
-    same, as `P("x")` and `P("x", None)`, which a step may be given and return."""
+    """The layout of an array over devices: equal where `jax.jit` takes two shardings for
+    the same, as `P("x")` and `P("x", None)`, which a step may be given and return."""
 
     def __init__(self, sharding: jax.sharding.Sharding, ndim: int) -> None:
         self._sharding, self._ndim = sharding, ndim

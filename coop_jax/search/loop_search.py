@@ -29,7 +29,7 @@ from coop_jax.search.stretches import (
     stretches,
 )
 from coop_jax.trace.program import Program
-from coop_jax.xla.memory_figures import compile_measured
+from coop_jax.xla.memory_figures import compile_measured, memory_figures
 
 # One more than for a straight line: the first compilation shows the rest.
 MAX_COMPILATIONS_OF_LOOPS = MAX_COMPILATIONS + 1
@@ -56,6 +56,8 @@ class LoopSearch:
         log: receives a line for every compilation.
         seconds_of: returns the seconds of an executable's instructions, None where they
             are not known.
+        seconds_for_temporaries: returns the part of these that a run takes to have so many
+            bytes of temporaries.
         read_program: compiles a program to be read, in less time; None where that takes as
             long. So are plans compiled that are expected to exceed the budget.
         is_divided: whether XLA divides what loops compute over the devices.
@@ -72,9 +74,11 @@ class LoopSearch:
         log: Callable[[str], None],
         seconds_of: Callable[[Any], float | None],
         *,
+        seconds_for_temporaries: Callable[[int], float] = lambda num_bytes: 0.0,
         read_program: Callable[[Program], Any] | None = None,
         is_divided: bool = False,
     ) -> None:
+        self._seconds_for_temporaries = seconds_for_temporaries
         self._is_divided = is_divided
         self._seconds_of = seconds_of
         self._unmodified_bytes = unmodified_bytes
@@ -126,6 +130,12 @@ class LoopSearch:
         """The first stretch, of the pairs of the step; None if it has no pairs."""
         first = next(self._all_stretches(), None)
         return None if first is None or first.menu is None else first
+
+    def seconds_for_memory(self, found: PlannedLoops, fewer_bytes: int = 0) -> float:
+        """Seconds that a run of a compiled plan takes to have its temporaries, or so many
+        bytes less of them."""
+        temp_bytes = memory_figures(found.compiled).temp_bytes
+        return self._seconds_for_temporaries(max(0, temp_bytes - fewer_bytes))
 
     def expected_bytes_at(self, saved_bytes: int) -> int:
         """The bytes that the step is expected to need with a plan that saves so many."""
@@ -263,6 +273,9 @@ class LoopSearch:
         if found.saved_bytes < at <= stretch.high:
             further_seconds = stretch.plan(at)[0].seconds - found.loops.seconds
             further_seconds /= self._num_devices
+            fewer_bytes = (at - found.saved_bytes) // self._num_devices
+            further_seconds += self.seconds_for_memory(found, fewer_bytes)
+            further_seconds -= self.seconds_for_memory(found)
             if further_seconds <= HARDLY * found.executable_seconds:
                 self._measure(number, at)  # Mostly it is slower after all.
         return self._fastest_that_keeps(budget_bytes) or found

@@ -77,9 +77,12 @@ class LoopsAndLine:
                 a faster plan counts then, and nothing is compiled unless the model expects
                 one.
         """
-        if alone is not None and not self._may_be_faster(budget_bytes, alone):
+        most = math.inf if alone is None else self._seconds_of(alone)
+        if not any(
+            self._may_keep(budget_bytes, p) for p in self._places if p.seconds < most
+        ):
             return None
-        at = self._cheapest(budget_bytes)
+        at = self._cheapest(budget_bytes, most)
         search = None if at is None else self._search_at(at)
         if at is None or search is None:
             return None
@@ -89,15 +92,12 @@ class LoopsAndLine:
             return None
         return Together(measured, self._plan_at(at), search)
 
-    def _may_be_faster(self, budget_bytes: int, alone: PlannedLoops) -> bool:
-        """Whether loops that keep more are noticeably faster, and the line may have enough
-        bytes to evict for it."""
-        most = alone.loops.seconds / self._num_devices
-        most -= HARDLY * alone.executable_seconds
-        return any(
-            place.seconds < most and self._may_keep(budget_bytes, place)
-            for place in self._places
-        )
+    def _seconds_of(self, alone: PlannedLoops) -> float:
+        """Modelled seconds that plans of both have to stay below to be noticeably
+        faster."""
+        seconds = alone.loops.seconds / self._num_devices
+        seconds += self._loops.seconds_for_memory(alone)
+        return seconds - HARDLY * alone.executable_seconds
 
     def _may_keep(self, budget_bytes: int, place: _Place) -> bool:
         excess = self._loops.expected_bytes_at(place.saved_bytes) - budget_bytes
@@ -122,26 +122,21 @@ class LoopsAndLine:
                 yield _Place(saved_bytes, seconds / self._num_devices, is_grouped)
                 least = saved_bytes + menu.most_saved_bytes // LEAST_STEP
 
-    def _cheapest(self, budget_bytes: int) -> int | None:
-        """The saved bytes of the place with the fewest modelled seconds of loops and line;
-        None if the line is best left as it is there, or no place is known to work."""
+    def _cheapest(self, budget_bytes: int, most: float) -> int | None:
+        """The saved bytes of the place with the fewest modelled seconds of loops and line,
+        less than `most`; None if the line is best left as it is there, or no place is
+        known to work."""
         places = [place for place in self._places if self._may_keep(budget_bytes, place)]
         first = self._search_at(self._places[0].saved_bytes) if places else None
         if first is None:
             return None
-        problem = first.problem
-        graph, options = problem.graphs[0], problem.options
-        as_it_is = unconstrained(graph, options).statistics.max_live_bytes
-
-        def seconds_around(place: _Place) -> float:
-            saved_bytes = place.saved_bytes // self._num_devices
-            pool = budget_bytes - problem.fixed_bytes + saved_bytes
-            if pool >= as_it_is:
-                return 0.0
-            return recomputed_quickly(graph, options, pool)
-
+        seconds_around = functools.partial(self._seconds_around, first, budget_bytes)
         around = at_once(seconds_around, places)
-        works = [pair for pair in zip(places, around, strict=True) if pair[1] < math.inf]
+        works = [
+            (place, seconds)
+            for place, seconds in zip(places, around, strict=True)
+            if place.seconds + seconds < most
+        ]
         # What groups need beside what they keep is not known before one is compiled.
         without_groups = [pair for pair in works if not pair[0].is_grouped]
         place, seconds = min(
@@ -150,6 +145,27 @@ class LoopsAndLine:
             default=(None, 0.0),
         )
         return None if place is None or not seconds else place.saved_bytes
+
+    def _seconds_around(
+        self, first: BudgetSearch, budget_bytes: int, place: _Place
+    ) -> float:
+        """Modelled seconds of the line for a budget, in all of its room or in the pool that
+        is worth them, by the graph around the loops at the first place; 0 if nothing has
+        to be evicted, nor takes memory time."""
+        problem = first.problem
+        graph, options, worthwhile = problem.graphs[0], problem.options, problem.worthwhile
+        as_it_is = unconstrained(graph, options).statistics.max_live_bytes
+        saved_bytes = place.saved_bytes // self._num_devices
+        room = budget_bytes - problem.fixed_bytes
+        seconds = math.inf
+        for pool in {room, int(min(room, worthwhile.pool_bytes))}:
+            if pool + saved_bytes < as_it_is:
+                evicted = recomputed_quickly(graph, options, pool + saved_bytes)
+                taken = pool
+            else:
+                evicted, taken = 0.0, max(0, as_it_is - saved_bytes)
+            seconds = min(seconds, evicted + worthwhile.seconds_for(taken))
+        return seconds
 
     def _search_at(self, saved_bytes: int) -> BudgetSearch | None:
         if saved_bytes not in self._searches:

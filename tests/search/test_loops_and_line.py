@@ -1,6 +1,7 @@
 """Loops and the line around them are planned together: the cheapest of both is evicted."""
 
 import dataclasses
+import math
 
 import jax
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from scanned_steps import behind_a_line, scanned
 from steps import LITTLE_CODE, QUICK, traced
 
-from coop_jax import InfeasibleBudgetError, remat_train_step
+from coop_jax import InfeasibleBudgetError, backends, remat_train_step
+from coop_jax.backends.cpu.backend import CpuBackend
 from coop_jax.compile.as_written import (
     compile_both,
     compile_tagged,
@@ -113,7 +115,7 @@ def test_the_place_is_the_cheapest_of_all_that_work(of_mixed, percent):
         return BudgetSearch(problem)
 
     both = loops_and_line.LoopsAndLine(loops, search_of, rest_bytes, 1)
-    chosen = both._cheapest(budget)
+    chosen = both._cheapest(budget, math.inf)
     menu, problem = loops.pairs.menu, problems[0]
     room = budget - problem.fixed_bytes
 
@@ -128,3 +130,20 @@ def test_the_place_is_the_cheapest_of_all_that_work(of_mixed, percent):
     else:
         # Places that save hardly more than the one before are left out.
         assert seconds(chosen) <= 1.02 * least
+
+
+class CostlyMemory(CpuBackend):
+    """XLA:CPU on a host where a run takes long to have temporaries."""
+
+    free_temporary_bytes = 1 << 10
+
+    def seconds_for_temporaries(self, num_bytes):
+        return num_bytes / 1e9
+
+
+def test_bytes_are_left_unused_where_memory_takes_more_time_than_it_saves(of_mixed):
+    asked, _, unmodified = of_mixed
+    budget = unmodified.total_bytes * 90 // 100
+    ample = fitted(asked, budget, unmodified).plan.measured_bytes
+    with backends.registered("cpu", CostlyMemory()):
+        assert fitted(asked, budget, unmodified).plan.measured_bytes < ample
