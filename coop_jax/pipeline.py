@@ -10,8 +10,9 @@
 3. **Loops** (`loops`, `search.loop_search`): what a `scan` keeps for the `scan` of its
    gradient. Before the straight line around them, as their stacks are most of the bytes of
    a scanned model, and a body is planned in the time of one layer. Then what an iteration
-   of any `scan` has alive at once (`search.tight_bodies`). If that keeps the budget, the
-   rest of the step is left as it is.
+   of any `scan` has alive at once (`search.tight_bodies`). If that keeps the budget, and no
+   plan of loops and line together (`search.loops_and_line`) is faster, the rest of the step
+   is left as it is.
 4. **Graph** (`graph`): operations on stored values, in XLA's order. The equations of values
    that are not stored are part of the operations that read them (fusion regions). The core
    checks every graph that is made.
@@ -165,11 +166,10 @@ def _with_loops(
     iterations takes more compilations, and mostly more time.
     """
     traced = asked.traced
-    rest_bytes = unmodified_bytes - predicted_fixed_bytes(traced.program)
     together = LoopsAndLine(
         loops,
         lambda planned: _search_around(asked, planned),
-        rest_bytes,
+        _least_fixed_bytes(traced),
         traced.num_devices(),
     )
     alone = loops.best_of_pairs(budget_bytes)
@@ -211,16 +211,20 @@ def as_written_for(
     Arguments as of `fit_step`. A step for several devices is compiled for each of them by
     all processors of the host, so its two programs are compiled in turn.
     """
-    is_divided = traced.num_devices() > 1  # Then each device has a part of the arguments.
-    fixed_bytes = 0 if is_divided else predicted_fixed_bytes(traced.program)
-    if is_below_as_written(budget, fixed_bytes):
+    if is_below_as_written(budget, _least_fixed_bytes(traced)):
         return compile_both(traced, to_run=False)
-    if not is_divided:
+    if traced.num_devices() == 1:
         return compile_both(traced)
     device = traced.device()
     return compile_in_turn(
         traced, lambda total: total <= resolve_budget(budget, total, device, caller)
     )
+
+
+def _least_fixed_bytes(traced: TracedStep) -> int:
+    """Bytes of arguments and results that a device has at least; 0 where several devices
+    have a part of them each."""
+    return 0 if traced.num_devices() > 1 else predicted_fixed_bytes(traced.program)
 
 
 def _around_loops(

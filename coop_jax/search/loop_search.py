@@ -137,10 +137,6 @@ class LoopSearch:
         temp_bytes = memory_figures(found.compiled).temp_bytes
         return self._seconds_for_temporaries(max(0, temp_bytes - fewer_bytes))
 
-    def expected_bytes_at(self, saved_bytes: int) -> int:
-        """The bytes that the step is expected to need with a plan that saves so many."""
-        return self._rest_bytes - saved_bytes // self._num_devices
-
     def smallest(self) -> PlannedLoops:
         """The plan with the fewest bytes by XLA: of the last of all stretches that no other
         goes on from, and of those before the last ones of bodies.

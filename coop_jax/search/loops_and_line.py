@@ -34,9 +34,11 @@ class Together(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A place on the path of the loops' plans, with its modelled seconds on one device."""
+    """A place on the path of the loops' plans, with what loops keep there and its modelled
+    seconds, on one device."""
 
     saved_bytes: int
+    kept_bytes: int
     seconds: float
     is_grouped: bool
 
@@ -48,16 +50,16 @@ class LoopsAndLine:
         loops: the search along the path of the loops' plans.
         search_of: compiles a program with planned loops to be read, and returns the search
             of the line around them; None where XLA refuses it.
-        line_bytes: the most bytes that the line can have beside what loops keep.
+        fixed_bytes: bytes of arguments and results; 0 where each device has a part of them.
         num_devices: devices that the step runs on.
     """
 
     def __init__(
-        self, loops: LoopSearch, search_of: SearchOf, line_bytes: int, num_devices: int
+        self, loops: LoopSearch, search_of: SearchOf, fixed_bytes: int, num_devices: int
     ) -> None:
         self._loops = loops
         self._search_of = search_of
-        self._line_bytes = line_bytes
+        self._fixed_bytes = fixed_bytes
         self._num_devices = num_devices
         self._searches: dict[int, BudgetSearch | None] = {}
 
@@ -100,8 +102,8 @@ class LoopsAndLine:
         return seconds - HARDLY * alone.executable_seconds
 
     def _may_keep(self, budget_bytes: int, place: _Place) -> bool:
-        excess = self._loops.expected_bytes_at(place.saved_bytes) - budget_bytes
-        return excess < self._line_bytes
+        """Whether what the loops keep there leaves bytes to the line at all."""
+        return self._fixed_bytes + place.kept_bytes < budget_bytes
 
     @functools.cached_property
     def _places(self) -> list[_Place]:
@@ -118,8 +120,12 @@ class LoopsAndLine:
         for saved_bytes in menu.corner_places:
             if saved_bytes > least or saved_bytes == menu.most_saved_bytes:
                 seconds = sum(pair.seconds for pair in menu.saving(saved_bytes))
-                is_grouped = saved_bytes > pairs.high
-                yield _Place(saved_bytes, seconds / self._num_devices, is_grouped)
+                yield _Place(
+                    saved_bytes,
+                    (menu.first_bytes - saved_bytes) // self._num_devices,
+                    seconds / self._num_devices,
+                    is_grouped=saved_bytes > pairs.high,
+                )
                 least = saved_bytes + menu.most_saved_bytes // LEAST_STEP
 
     def _cheapest(self, budget_bytes: int, most: float) -> int | None:

@@ -104,7 +104,7 @@ def test_the_place_is_the_cheapest_of_all_that_work(of_mixed, percent):
     asked, _, unmodified = of_mixed
     budget = unmodified.total_bytes * percent // 100
     loops = loop_search_of(asked, QUICK, unmodified.total_bytes, silent)
-    rest_bytes = unmodified.total_bytes - predicted_fixed_bytes(asked.program)
+    fixed_bytes = predicted_fixed_bytes(asked.program)
     problems = []
 
     def search_of(planned):
@@ -114,7 +114,7 @@ def test_the_place_is_the_cheapest_of_all_that_work(of_mixed, percent):
         problems.append(problem)
         return BudgetSearch(problem)
 
-    both = loops_and_line.LoopsAndLine(loops, search_of, rest_bytes, 1)
+    both = loops_and_line.LoopsAndLine(loops, search_of, fixed_bytes, 1)
     chosen = both._cheapest(budget, math.inf)
     menu, problem = loops.pairs.menu, problems[0]
     room = budget - problem.fixed_bytes
