@@ -96,8 +96,8 @@ def test_budgets_from_all_to_the_smallest_are_kept_and_less_room_takes_no_less_t
         plan = remat_train_step(step, budget=int(budget)).plan(*args)
         assert plan.measured_bytes <= budget
         assert plan.compute_overhead >= overhead
-        # The last may have been compiled to be read before.
-        assert plan.num_compilations <= 7 + 1
+        # The last may have been compiled to be read before, and so may the line around it.
+        assert plan.num_compilations <= 7 + 2
         overhead = plan.compute_overhead
 
 
