@@ -16,11 +16,16 @@ from typing import NamedTuple
 
 from coop_jax.base.threads import at_once
 from coop_jax.plan.planner import recomputed_quickly, unconstrained
-from coop_jax.search.candidates import LEAST_STEP, Measured, is_slower
+from coop_jax.search.candidates import Measured
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.loop_search import HARDLY, LoopSearch
 from coop_jax.search.planned_loops import PlannedLoops
+from coop_jax.search.problem import Problem
 from coop_jax.search.stretches import LoopsOfProgram
+
+# Places of a path that are compared, with one quick plan or two for each; but for its end,
+# places next to each other differ by one over this number of what the path saves.
+_MOST_PLACES = 16
 
 SearchOf = Callable[[LoopsOfProgram], BudgetSearch | None]
 
@@ -79,10 +84,11 @@ class LoopsAndLine:
                 a faster plan counts then, and nothing is compiled unless the model expects
                 one.
         """
+        if alone is not None and self._num_devices > 1:
+            return None  # To read a step of many devices takes long, and mostly is no use.
         most = math.inf if alone is None else self._seconds_of(alone)
-        if not any(
-            self._may_keep(budget_bytes, p) for p in self._places if p.seconds < most
-        ):
+        faster = (place for place in self._places if place.seconds < most)
+        if not any(self._may_keep(budget_bytes, place) for place in faster):
             return None
         at = self._cheapest(budget_bytes, most)
         search = None if at is None else self._search_at(at)
@@ -90,7 +96,7 @@ class LoopsAndLine:
             return None
         seconds = math.inf if alone is None else alone.executable_seconds
         measured = search.likely(budget_bytes, seconds)
-        if measured is None or is_slower(measured, seconds):
+        if measured is None or not _is_faster(measured, alone):
             return None
         return Together(measured, self._plan_at(at), search)
 
@@ -126,7 +132,7 @@ class LoopsAndLine:
                     seconds / self._num_devices,
                     is_grouped=saved_bytes > pairs.high,
                 )
-                least = saved_bytes + menu.most_saved_bytes // LEAST_STEP
+                least = saved_bytes + menu.most_saved_bytes // _MOST_PLACES
 
     def _cheapest(self, budget_bytes: int, most: float) -> int | None:
         """The saved bytes of the place with the fewest modelled seconds of loops and line,
@@ -136,7 +142,8 @@ class LoopsAndLine:
         first = self._search_at(self._places[0].saved_bytes) if places else None
         if first is None:
             return None
-        seconds_around = functools.partial(self._seconds_around, first, budget_bytes)
+        room = budget_bytes - first.problem.fixed_bytes
+        seconds_around = functools.partial(self._seconds_around, first.problem, room)
         around = at_once(seconds_around, places)
         works = [
             (place, seconds)
@@ -152,17 +159,13 @@ class LoopsAndLine:
         )
         return None if place is None or not seconds else place.saved_bytes
 
-    def _seconds_around(
-        self, first: BudgetSearch, budget_bytes: int, place: _Place
-    ) -> float:
-        """Modelled seconds of the line for a budget, in all of its room or in the pool that
-        is worth them, by the graph around the loops at the first place; 0 if nothing has
-        to be evicted, nor takes memory time."""
-        problem = first.problem
+    def _seconds_around(self, problem: Problem, room: int, place: _Place) -> float:
+        """Modelled seconds of the line in all of a room or in the pool that is worth them,
+        by the graph around the loops at the first place; 0 if nothing has to be evicted,
+        nor takes memory time."""
         graph, options, worthwhile = problem.graphs[0], problem.options, problem.worthwhile
         as_it_is = unconstrained(graph, options).statistics.max_live_bytes
         saved_bytes = place.saved_bytes // self._num_devices
-        room = budget_bytes - problem.fixed_bytes
         seconds = math.inf
         for pool in {room, int(min(room, worthwhile.pool_bytes))}:
             if pool + saved_bytes < as_it_is:
@@ -182,3 +185,12 @@ class LoopsAndLine:
         pairs = self._loops.pairs
         assert pairs is not None, "there are places only on a path of pairs"
         return pairs.plan(saved_bytes)[0]
+
+
+def _is_faster(measured: Measured, alone: PlannedLoops | None) -> bool:
+    """Whether a plan of both is faster than loops alone, by their executables; without
+    loops that keep the budget alone it is."""
+    if alone is None:
+        return True
+    seconds = measured.executable_seconds
+    return seconds is not None and seconds < alone.executable_seconds

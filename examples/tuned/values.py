@@ -159,6 +159,13 @@ VALUES = (
         "loops",
     ),
     Tuned(
+        "search.loops_and_line",
+        "_MOST_PLACES",
+        "places of the path of loops that are compared with the line around them",
+        EFFORT,
+        "loops",
+    ),
+    Tuned(
         "search.around_copies",
         "_MOST_PLANS",
         "plans made for one with room for what is gathered",
