@@ -128,10 +128,14 @@ def fit_step(
     del as_written, unmodified  # Their buffers are not needed while plans are compiled.
     asked = Asked(traced, planner, log, placing, caller, subject)
     loops = loop_search_of(traced, planner, total_bytes, log)
+    num_compilations, smallest = 0, None
     if loops is not None:
-        fitted = _with_loops(asked, loops, budget_bytes, total_bytes)
+        together = _loops_and_line(asked, loops)
+        fitted = _with_loops(asked, loops, together, budget_bytes, total_bytes)
         if fitted is not None:
             return fitted
+        smallest = loops.smallest().loops
+        num_compilations = loops.num_compilations + together.num_compilations
         works_bytes = _least_that_works(works_bytes, loops.smallest())
     around, tagged = _around_loops(traced, tagged, loops)
     if begun is None or loops is not None:
@@ -148,16 +152,37 @@ def fit_step(
         line.layers = lambda: layer_search(around, planner, log, tagged)
         line.seconds_as_written = lambda: as_written_seconds(around, tagged)
     found = line.run(budget_bytes)
-    num_compilations, smallest = line.num_compilations, None
-    if loops is not None:
-        num_compilations += loops.num_compilations
-        smallest = loops.smallest().loops
-    figures = num_compilations, budget_bytes, total_bytes
+    figures = num_compilations + line.num_compilations, budget_bytes, total_bytes
     return fitted_line(asked, search, found, smallest, line.inside, *figures)
 
 
+def _loops_and_line(asked: Asked, loops: LoopSearch) -> LoopsAndLine:
+    """The search of the loops together with the line around them."""
+
+    def search_around(planned: LoopsOfProgram) -> BudgetSearch | None:
+        around, tagged = _around(asked.traced, planned)
+        if tagged is None:
+            return None
+        works_bytes = memory_figures(tagged).total_bytes
+        return BudgetSearch(
+            problem_of(
+                *(around, asked.planner, asked.log, tagged),
+                *(asked.placing, works_bytes, asked.caller),
+            )
+        )
+
+    traced = asked.traced
+    return LoopsAndLine(
+        loops, search_around, _least_fixed_bytes(traced), traced.num_devices()
+    )
+
+
 def _with_loops(
-    asked: Asked, loops: LoopSearch, budget_bytes: int, unmodified_bytes: int
+    asked: Asked,
+    loops: LoopSearch,
+    together: LoopsAndLine,
+    budget_bytes: int,
+    unmodified_bytes: int,
 ) -> FittedStep | None:
     """The step with its loops planned for a budget, alone or together with the line around
     them; None if neither keeps it.
@@ -166,41 +191,20 @@ def _with_loops(
     iterations takes more compilations, and mostly more time.
     """
     traced = asked.traced
-    together = LoopsAndLine(
-        loops,
-        lambda planned: _search_around(asked, planned),
-        _least_fixed_bytes(traced),
-        traced.num_devices(),
-    )
     alone = loops.best_of_pairs(budget_bytes)
     both = together.best(budget_bytes, alone)
+    if alone is None and both is None:
+        alone = loops.best(budget_bytes)
     num_compilations = loops.num_compilations + together.num_compilations
     if both is not None:
         figures = num_compilations, budget_bytes, unmodified_bytes
         return fitted_line(asked, both.search, both.measured, both.loops, None, *figures)
-    alone = alone or loops.best(budget_bytes)
     if alone is None:
         return None
     plan = _plan_of_loops(traced, alone, budget_bytes, unmodified_bytes)
-    num_compilations = loops.num_compilations + together.num_compilations
     plan = with_planned_loops(plan, traced, alone.loops, num_compilations)
     fitted = FittedStep(alone.compiled, traced.jit(alone.program), plan)
     return saveable(fitted, Recipe(asked.subject, alone.loops))
-
-
-def _search_around(asked: Asked, planned: LoopsOfProgram) -> BudgetSearch | None:
-    """The search of the line around planned loops; None where XLA refuses them."""
-    around = dataclasses.replace(asked.traced, program=planned.program)
-    tagged = compile_tagged(around)
-    if tagged is None:
-        return None
-    works_bytes = memory_figures(tagged).total_bytes
-    return BudgetSearch(
-        problem_of(
-            *(around, asked.planner, asked.log, tagged),
-            *(asked.placing, works_bytes, asked.caller),
-        )
-    )
 
 
 def as_written_for(
@@ -234,7 +238,13 @@ def _around_loops(
     loops keep the fewest bytes."""
     if loops is None:
         return traced, tagged
-    around = dataclasses.replace(traced, program=loops.smallest().program)
+    return _around(traced, loops.smallest().loops)
+
+
+def _around(traced: TracedStep, planned: LoopsOfProgram) -> tuple[TracedStep, Any]:
+    """The step with planned loops, and its compiled tagged program; None in place of that
+    where XLA refuses it."""
+    around = dataclasses.replace(traced, program=planned.program)
     return around, compile_tagged(around)
 
 

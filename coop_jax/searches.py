@@ -123,7 +123,7 @@ def loop_search_of(
         traced.compile,
         log,
         seconds_on_device(traced),
-        seconds_for_temporaries=traced.backend.seconds_for_temporaries,
+        traced.backend.seconds_for_temporaries,
         read_program=traced.compile_to_read if traced.backend.reading_options else None,
         is_divided=traced.num_shards() > 1,
     )

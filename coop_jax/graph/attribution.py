@@ -99,7 +99,9 @@ class Attribution:
         self._early: dict[int, int] = defaultdict(int)
         self._nested: dict[int, list[StoredBuffer]] = defaultdict(list)  # By computation.
         self._unnamed: list[StoredBuffer] = []
-        self._written_by_loops = written_by_loops(module)
+        self._written_by_loops = (
+            written_by_loops(module) if keeps_constants else frozenset()
+        )
         self._moved = (
             resharding_instructions(module, equation_of)
             if num_partitions > 1

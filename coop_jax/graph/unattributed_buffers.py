@@ -101,8 +101,6 @@ def buffers_of_kept_constants(
     fences it also looks for the maxima as soon as it can, and then no longer needs the
     indices.
 
-    Without those that a loop writes into: they are its results, which are counted as such.
-
     Arguments:
         equation_of: the equation whose name an instruction carries.
         late: the first equation that is late enough for its constants to be kept for
@@ -129,7 +127,10 @@ def buffers_of_kept_constants(
 
 def written_by_loops(module: StoredModule) -> frozenset[int]:
     """Ids of the instructions whose buffers loops of the entry computation write into: the
-    zeros, and copies of these, that the stacked results of a `scan` begin with."""
+    zeros, and copies of these, that the stacked results of a `scan` begin with.
+
+    They are no constants beside the loop's results, which are counted as such.
+    """
     instructions = module.instructions
     written: set[int] = set()
     for loop in instructions.values():

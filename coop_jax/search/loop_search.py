@@ -73,8 +73,8 @@ class LoopSearch:
         compile_program: Callable[[Program], Any],
         log: Callable[[str], None],
         seconds_of: Callable[[Any], float | None],
+        seconds_for_temporaries: Callable[[int], float],
         *,
-        seconds_for_temporaries: Callable[[int], float] = lambda num_bytes: 0.0,
         read_program: Callable[[Program], Any] | None = None,
         is_divided: bool = False,
     ) -> None:

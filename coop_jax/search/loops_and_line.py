@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from coop_jax.base.threads import at_once
@@ -142,9 +142,7 @@ class LoopsAndLine:
         first = self._search_at(self._places[0].saved_bytes) if places else None
         if first is None:
             return None
-        room = budget_bytes - first.problem.fixed_bytes
-        seconds_around = functools.partial(self._seconds_around, first.problem, room)
-        around = at_once(seconds_around, places)
+        around = self._seconds_around(first.problem, budget_bytes, places)
         works = [
             (place, seconds)
             for place, seconds in zip(places, around, strict=True)
@@ -159,22 +157,28 @@ class LoopsAndLine:
         )
         return None if place is None or not seconds else place.saved_bytes
 
-    def _seconds_around(self, problem: Problem, room: int, place: _Place) -> float:
-        """Modelled seconds of the line in all of a room or in the pool that is worth them,
-        by the graph around the loops at the first place; 0 if nothing has to be evicted,
-        nor takes memory time."""
+    def _seconds_around(
+        self, problem: Problem, budget_bytes: int, places: Sequence[_Place]
+    ) -> list[float]:
+        """Modelled seconds of the line at each place, in all of its room or in the pool
+        that is worth them, by the graph around the loops at the first place; 0 if nothing
+        has to be evicted, nor takes memory time."""
         graph, options, worthwhile = problem.graphs[0], problem.options, problem.worthwhile
         as_it_is = unconstrained(graph, options).statistics.max_live_bytes
-        saved_bytes = place.saved_bytes // self._num_devices
-        seconds = math.inf
-        for pool in {room, int(min(room, worthwhile.pool_bytes))}:
-            if pool + saved_bytes < as_it_is:
-                evicted = recomputed_quickly(graph, options, pool + saved_bytes)
-                taken = pool
-            else:
-                evicted, taken = 0.0, max(0, as_it_is - saved_bytes)
-            seconds = min(seconds, evicted + worthwhile.seconds_for(taken))
-        return seconds
+        room = budget_bytes - problem.fixed_bytes
+        pools = {room, int(min(room, worthwhile.pool_bytes))}
+
+        def seconds_in(pool: int, saved_bytes: int) -> float:
+            if pool + saved_bytes >= as_it_is:
+                return worthwhile.seconds_for(max(0, as_it_is - saved_bytes))
+            evicted = recomputed_quickly(graph, options, pool + saved_bytes)
+            return evicted + worthwhile.seconds_for(pool)
+
+        def seconds_at(place: _Place) -> float:
+            saved_bytes = place.saved_bytes // self._num_devices
+            return min(seconds_in(pool, saved_bytes) for pool in pools)
+
+        return at_once(seconds_at, places)
 
     def _search_at(self, saved_bytes: int) -> BudgetSearch | None:
         if saved_bytes not in self._searches:

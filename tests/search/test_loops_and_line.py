@@ -69,7 +69,7 @@ def test_the_smallest_bytes_that_an_error_names_are_kept(of_mixed):
     assert fitted(asked, smallest, unmodified).plan.measured_bytes <= smallest
 
 
-def test_nothing_more_is_compiled_of_a_step_that_is_all_loop(monkeypatch):
+def test_nothing_more_is_compiled_where_loops_alone_take_hardly_more_time(monkeypatch):
     step, args = scanned(layers=12)
 
     def refuse(planned):
@@ -82,6 +82,25 @@ def test_nothing_more_is_compiled_of_a_step_that_is_all_loop(monkeypatch):
     plan = remat_train_step(step, budget="75%", compiler_options=LITTLE_CODE).plan(*args)
     assert plan.loops
     assert plan.schedule is None
+
+
+def test_what_is_compiled_of_both_in_vain_counts(of_mixed, monkeypatch):
+    asked, _, unmodified = of_mixed
+    budget = unmodified.total_bytes * 30 // 100
+    searches = []
+
+    def in_vain(search, budget_bytes, alone):
+        searches.append(search)
+        best(search, budget_bytes, alone)
+
+    best = loops_and_line.LoopsAndLine.best
+    monkeypatch.setattr(loops_and_line.LoopsAndLine, "best", lambda *_: None)
+    without = fitted(asked, budget, unmodified).plan
+    monkeypatch.setattr(loops_and_line.LoopsAndLine, "best", in_vain)
+    plan = fitted(asked, budget, unmodified).plan
+    [search] = searches
+    assert search.num_compilations > 0
+    assert plan.num_compilations == without.num_compilations + search.num_compilations
 
 
 def test_a_saved_plan_of_both_makes_the_same_step(of_mixed, tmp_path):
