@@ -13,7 +13,13 @@ from coop_jax.emit.inside_readers import made_again
 from coop_jax.fitted_step import FittedStep, end_books_with, with_planned_loops
 from coop_jax.graph.stored_values import StoredValues, from_rules
 from coop_jax.plan.planner import PlanOptions
-from coop_jax.report import Plan, planned_plan, unmodified_plan, with_work_inside_readers
+from coop_jax.report import (
+    Plan,
+    planned_plan,
+    unmodified_plan,
+    with_work_again,
+    with_work_inside_readers,
+)
 from coop_jax.saved.recipe import PlanFile, Rebuilt, SavedRecipe
 from coop_jax.saved.subject import Subject
 from coop_jax.search.candidates import Measured
@@ -86,6 +92,9 @@ def _plan_of_file(
 ) -> Plan:
     """The report of a plan file's step."""
     device, unmodified_bytes = traced.device(), made.figures["unmodified_bytes"]
+    step, again = traced.program, made.branches_again
+    if again is not None:
+        traced = dataclasses.replace(traced, program=again[0])
     if made.candidate is not None:
         measured = Measured(made.candidate, compiled, total_bytes)
         plan = planned_plan(
@@ -107,6 +116,10 @@ def _plan_of_file(
             measured_bytes=total_bytes,
         )
     if made.inside is not None:
-        again = made_again(traced.program, made.inside)
-        plan = with_work_inside_readers(plan, traced.program, again, target_of(device))
-    return plan if made.loops is None else with_planned_loops(plan, traced, made.loops, 0)
+        inside = made_again(traced.program, made.inside)
+        plan = with_work_inside_readers(plan, traced.program, inside, target_of(device))
+    if made.loops is not None:
+        plan = with_planned_loops(plan, traced, made.loops, 0)
+    return (
+        plan if again is None else with_work_again(plan, step, again[1], target_of(device))
+    )

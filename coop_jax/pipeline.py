@@ -23,54 +23,36 @@
 7. **Compile and measure**: XLA's figure for the plan. The pool is not the budget, so 5 to 7
    are a search (`search`), and each compilation corrects the next plan.
 
+A step whose plan runs `cond`s again is planned in another form, too, whose gradients run
+branches again (`loops.branches_again`): 3 to 7 are of one form (`fit_form`).
+
 The result keeps the budget, by XLA's own figure, or is an error that names a budget that
 works. Differences between backends are behind `backends.backend.Backend` in every stage.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 from coop_jax.arena.layout import ArenaPlan
-from coop_jax.base.budget import format_bytes, is_below_as_written, resolve_budget
+from coop_jax.base.budget import is_below_as_written, resolve_budget
+from coop_jax.base.errors import InfeasibleBudgetError
 from coop_jax.compile.as_written import (
     AsWritten,
     compile_both,
     compile_in_turn,
-    compile_tagged,
-    predicted_fixed_bytes,
+    least_fixed_bytes,
 )
 from coop_jax.compile.traced_step import TracedStep
-from coop_jax.fitted_line import (
-    OF_UNMODIFIED,
-    Asked,
-    fitted_line,
-    fitted_plan,
-    with_work_inside,
-)
-from coop_jax.fitted_step import FittedStep, saveable, with_planned_loops
+from coop_jax.fit_form import fit_form, smallest_of_form
+from coop_jax.fitted_branches import BranchesAgain, runs_conds_again, with_compilations
+from coop_jax.fitted_line import OF_UNMODIFIED, Asked
+from coop_jax.fitted_step import FittedStep
 from coop_jax.plan.planner import PlanOptions
-from coop_jax.report import Plan, unmodified_plan
-from coop_jax.saved.recipe import Recipe
 from coop_jax.saved.subject import Subject
-from coop_jax.search.candidates import MAX_COMPILATIONS
 from coop_jax.search.driver import BudgetSearch
-from coop_jax.search.loop_search import LoopSearch
-from coop_jax.search.loops_and_line import LoopsAndLine
 from coop_jax.search.placements import XLA_PLACES, Placing
-from coop_jax.search.planned_loops import PlannedLoops
-from coop_jax.search.straight_line_search import StraightLineSearch
-from coop_jax.search.stretches import LoopsOfProgram
-from coop_jax.searches import (
-    as_written_seconds,
-    inside_readers_search,
-    layer_search,
-    loop_search_of,
-    problem_of,
-)
-from coop_jax.trace.costs import flops
 from coop_jax.xla.memory_figures import memory_figures
 
 
@@ -102,109 +84,54 @@ def fit_step(
         InfeasibleBudgetError: if no plan fits.
     """
     subject = Subject.of(traced, planner, placing)
-    as_written = unmodified or as_written_for(traced, budget, caller)
-    device, total_bytes = traced.device(), as_written.total_bytes
-    budget_bytes = resolve_budget(budget, total_bytes, device, caller)
-    log(
-        f"unmodified step: {format_bytes(total_bytes)}, budget {format_bytes(budget_bytes)}"
-    )
-    if as_written.compiled is not None and total_bytes <= budget_bytes:
-        total_flops = sum(map(flops, traced.program.eqns))
-        plan = unmodified_plan(
-            device,
-            budget_bytes,
-            total_bytes,
-            OF_UNMODIFIED,
-            total_flops,
-            traced.num_devices(),
-        )
-        compiled = as_written.compiled
-        if not as_written.runs:
-            compiled = traced.compile_lowered(traced.lower_as_written())
-        fitted = FittedStep(compiled, traced.jitted, plan)
-        return saveable(fitted, Recipe(subject))
-    works_bytes = None if as_written.compiled is None else total_bytes
-    tagged = as_written.tagged
-    del as_written, unmodified  # Their buffers are not needed while plans are compiled.
+    again = BranchesAgain.of(traced, planner, subject)
     asked = Asked(traced, planner, log, placing, caller, subject)
-    loops = loop_search_of(traced, planner, total_bytes, log)
-    num_compilations, smallest = 0, None
-    if loops is not None:
-        together = _loops_and_line(asked, loops)
-        fitted = _with_loops(asked, loops, together, budget_bytes, total_bytes)
-        if fitted is not None:
-            return fitted
-        smallest = loops.smallest().loops
-        num_compilations = loops.num_compilations + together.num_compilations
-        works_bytes = _least_that_works(works_bytes, loops.smallest())
-    around, tagged = _around_loops(traced, tagged, loops)
-    if begun is None or loops is not None:
-        problem = problem_of(around, planner, log, tagged, placing, works_bytes, caller)
-        search = BudgetSearch(problem)
-    else:
-        search = begun
-        search.problem.unmodified_bytes = works_bytes
-    line = StraightLineSearch(search)
-    if loops is None and placing.name == XLA_PLACES.name:
-        line.also = lambda seconds: inside_readers_search(
-            around, planner, log, tagged, caller, seconds
-        )
-        line.layers = lambda: layer_search(around, planner, log, tagged)
-        line.seconds_as_written = lambda: as_written_seconds(around, tagged)
-    found = line.run(budget_bytes)
-    figures = num_compilations + line.num_compilations, budget_bytes, total_bytes
-    return fitted_line(asked, search, found, smallest, line.inside, *figures)
+    compiled = [unmodified or as_written_for(traced, budget, caller)]
+    del unmodified  # Its buffers are not needed while plans are compiled.
+    if again is None:
+        return fit_form(asked, budget, compiled, begun)
+    return _better_form(asked, again, budget, compiled, begun)
 
 
-def _loops_and_line(asked: Asked, loops: LoopSearch) -> LoopsAndLine:
-    """The search of the loops together with the line around them."""
-
-    def search_around(planned: LoopsOfProgram) -> BudgetSearch | None:
-        around, tagged = _around(asked.traced, planned)
-        if tagged is None:
-            return None
-        works_bytes = memory_figures(tagged).total_bytes
-        return BudgetSearch(
-            problem_of(
-                *(around, asked.planner, asked.log, tagged),
-                *(asked.placing, works_bytes, asked.caller),
-            )
-        )
-
-    traced = asked.traced
-    return LoopsAndLine(
-        loops, search_around, _least_fixed_bytes(traced), traced.num_devices()
-    )
-
-
-def _with_loops(
+def _better_form(
     asked: Asked,
-    loops: LoopSearch,
-    together: LoopsAndLine,
-    budget_bytes: int,
-    unmodified_bytes: int,
-) -> FittedStep | None:
-    """The step with its loops planned for a budget, alone or together with the line around
-    them; None if neither keeps it.
+    again: BranchesAgain,
+    budget: int | str,
+    compiled: list[AsWritten],
+    begun: BudgetSearch | None,
+) -> FittedStep:
+    """A step with `cond`s that keeps a budget, and where its plan runs those again, or
+    there is none, the step whose gradients do, if that is faster.
 
-    The pairs of loops come first, then both together: what is inside of loops and groups of
-    iterations takes more compilations, and mostly more time.
+    Arguments:
+        again: the step whose gradients run branches again.
+        budget, compiled, begun: as of `fit_form`.
     """
-    traced = asked.traced
-    alone = loops.best_of_pairs(budget_bytes)
-    both = together.best(budget_bytes, alone)
-    if alone is None and both is None:
-        alone = loops.best(budget_bytes)
-    num_compilations = loops.num_compilations + together.num_compilations
-    if both is not None:
-        figures = num_compilations, budget_bytes, unmodified_bytes
-        return fitted_line(asked, both.search, both.measured, both.loops, None, *figures)
-    if alone is None:
-        return None
-    plan = _plan_of_loops(traced, alone, budget_bytes, unmodified_bytes)
-    plan = with_planned_loops(plan, traced, alone.loops, num_compilations)
-    fitted = FittedStep(alone.compiled, traced.jit(alone.program), plan)
-    return saveable(fitted, Recipe(asked.subject, alone.loops))
+    traced, placing, total_bytes = asked.traced, asked.placing, compiled[0].total_bytes
+    budget = resolve_budget(budget, total_bytes, traced.device(), asked.caller)
+    before, fitted = traced.num_compilations, None
+    try:
+        fitted = fit_form(asked, budget, compiled, begun)
+    except InfeasibleBudgetError as error:
+        refusal, in_vain = error, traced.num_compilations - before
+    else:
+        # The books of an arena end with the first of the executables that have them.
+        if not runs_conds_again(fitted.plan) or placing.name != XLA_PLACES.name:
+            return fitted
+        in_vain = fitted.plan.num_compilations - OF_UNMODIFIED
+    asked.log("the step whose gradients run branches again")
+    asked = asked._replace(traced=again.traced)
+    before = traced.num_compilations
+    try:
+        other = fit_form(asked, budget, [again.compiled(total_bytes)])
+    except InfeasibleBudgetError as error:
+        if fitted is None:
+            raise refusal.or_lower(error) from None
+        return with_compilations(fitted, traced.num_compilations - before)
+    other = again.reported(other, total_bytes, in_vain + 1)
+    if fitted is None or again.is_faster(other, fitted):
+        return other
+    return with_compilations(fitted, traced.num_compilations - before)
 
 
 def as_written_for(
@@ -215,60 +142,13 @@ def as_written_for(
     Arguments as of `fit_step`. A step for several devices is compiled for each of them by
     all processors of the host, so its two programs are compiled in turn.
     """
-    if is_below_as_written(budget, _least_fixed_bytes(traced)):
+    if is_below_as_written(budget, least_fixed_bytes(traced)):
         return compile_both(traced, to_run=False)
     if traced.num_devices() == 1:
         return compile_both(traced)
     device = traced.device()
     return compile_in_turn(
         traced, lambda total: total <= resolve_budget(budget, total, device, caller)
-    )
-
-
-def _least_fixed_bytes(traced: TracedStep) -> int:
-    """Bytes of arguments and results that a device has at least; 0 where several devices
-    have a part of them each."""
-    return 0 if traced.num_devices() > 1 else predicted_fixed_bytes(traced.program)
-
-
-def _around_loops(
-    traced: TracedStep, tagged: Any, loops: LoopSearch | None
-) -> tuple[TracedStep, Any]:
-    """The step that the straight line is planned of, and its compiled tagged program: the
-    loops keep the fewest bytes."""
-    if loops is None:
-        return traced, tagged
-    return _around(traced, loops.smallest().loops)
-
-
-def _around(traced: TracedStep, planned: LoopsOfProgram) -> tuple[TracedStep, Any]:
-    """The step with planned loops, and its compiled tagged program; None in place of that
-    where XLA refuses it."""
-    around = dataclasses.replace(traced, program=planned.program)
-    return around, compile_tagged(around)
-
-
-def _least_that_works(works_bytes: int | None, loops: PlannedLoops) -> int | None:
-    """The least bytes that are known to work: of the step as written, None if XLA refuses
-    it, or of its loops at the fewest bytes."""
-    known = [] if works_bytes is None else [works_bytes]
-    known += [] if loops.compiled is None else [loops.total_bytes]
-    return min(known, default=None)
-
-
-def _plan_of_loops(
-    traced: TracedStep, found: PlannedLoops, budget_bytes: int, unmodified_bytes: int
-) -> Plan:
-    plan = unmodified_plan(
-        traced.device(),
-        budget_bytes,
-        unmodified_bytes,
-        OF_UNMODIFIED,
-        0,
-        traced.num_devices(),
-    )
-    return dataclasses.replace(
-        plan, predicted_bytes=found.predicted_bytes, measured_bytes=found.total_bytes
     )
 
 
@@ -281,33 +161,20 @@ def fit_smallest(
     """The step of `fit_step` at the smallest budget that works.
 
     The smaller of the step with the tightest plan and of that with its layers made again;
-    values inside of their readers are not made again, which keeps more.
+    values inside of their readers are not made again, which keeps more. A step with `cond`s
+    is planned in both forms.
     """
-    loops = loop_search_of(traced, planner, unmodified.total_bytes, log)
-    around, tagged = _around_loops(traced, unmodified.tagged, loops)
-    search = BudgetSearch(problem_of(around, planner, log, tagged, XLA_PLACES))
-    found = search.smallest(MAX_COMPILATIONS)
     subject = Subject.of(traced, planner, XLA_PLACES)
-    num_compilations = search.num_compilations
-    layers = None if loops is not None else layer_search(around, planner, log, tagged)
-    inside = None
-    if layers is not None:
-        by_layers = layers.smallest()
-        num_compilations += layers.num_compilations
-        if by_layers is not None and by_layers[0].total_bytes < found.total_bytes:
-            found, inside = by_layers
-    fitted = fitted_plan(
-        *(around, num_compilations, found),
-        *(found.total_bytes, unmodified.total_bytes),
-    )
-    if inside is not None:
-        fitted = with_work_inside(fitted, around, inside)
-    smallest = None
-    if loops is not None:
-        smallest = loops.smallest().loops
-        plan = with_planned_loops(fitted.plan, traced, smallest, loops.num_compilations)
-        fitted = dataclasses.replace(fitted, plan=plan)
-    return saveable(fitted, Recipe(subject, smallest, found.candidate, inside))
+    again = BranchesAgain.of(traced, planner, subject)
+    fitted = smallest_of_form(traced, planner, log, unmodified, subject)
+    if again is None:
+        return fitted
+    form = again.compiled(unmodified.total_bytes)
+    other = smallest_of_form(again.traced, planner, log, form, subject)
+    in_vain = fitted.plan.num_compilations - OF_UNMODIFIED + 1
+    other = again.reported(other, unmodified.total_bytes, in_vain)
+    figures = [memory_figures(each.compiled).total_bytes for each in (fitted, other)]
+    return other if figures[1] < figures[0] else fitted
 
 
 def placed_otherwise(

@@ -260,7 +260,20 @@ def with_work_inside_readers(
         again: the equations that it makes again, by index.
         target: the device, for the modelled time of what XLA does not fuse.
     """
-    eqns = [program.eqns[index] for index in again]
+    return with_work_again(plan, program, [program.eqns[i] for i in again], target)
+
+
+def with_work_again(
+    plan: Plan, program: Program, eqns: Sequence[Any], target: Target
+) -> Plan:
+    """A plan of a program that runs equations of the step again, beside what is evicted.
+
+    Arguments:
+        plan: the plan of that program.
+        program: the step as written.
+        eqns: the equations, each as often as it runs again.
+        target: as of `with_work_inside_readers`.
+    """
     items = _by_source((eqn, flops(eqn)) for eqn in eqns)
     inside_flops = sum(item.flops for item in items)
     unfused = [eqn for eqn in eqns if not is_fusible(eqn)]
@@ -272,7 +285,7 @@ def with_work_inside_readers(
         plan,
         compute_overhead=plan.compute_overhead * (1 + (seconds and seconds / whole)),
         recomputed_flops=plan.recomputed_flops + inside_flops,
-        total_flops=plan.total_flops - inside_flops,
+        total_flops=sum(map(flops, program.eqns)),
         num_inside_readers=len(eqns) - len(unfused),
         recomputations=_most_first((*plan.recomputations, *items)),
     )

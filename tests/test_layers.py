@@ -33,6 +33,7 @@ LAYERS = (
     ("fitted_line",),
     ("fit_saved",),
     ("searches",),
+    ("fit_form", "fitted_branches"),
     ("pipeline",),
     ("api",),
     ("comparison",),

@@ -23,6 +23,7 @@ from coop_jax.fitted_step import FittedStep
 from coop_jax.graph.step_graph import build_graph
 from coop_jax.graph.stored_values import from_rules
 from coop_jax.loops.bodies import bodies_of, has_bodies
+from coop_jax.loops.branches_again import with_residuals_inside
 from coop_jax.loops.broadcasts_inside import with_broadcasts_inside
 from coop_jax.loops.emission import with_planned_pairs
 from coop_jax.loops.menu import menu_of
@@ -90,12 +91,19 @@ class SizedStep:
 
     @functools.cached_property
     def is_looped(self) -> bool:
-        """Whether it has loops to plan, by rules."""
+        """Whether it has loops to plan, by rules, or gradients that may run branches
+        again: `fit` alone knows what it needs then."""
+        if self._residuals_inside[1]:
+            return True
         loops = loop_search_of(
             *(self._traced, self._planner, self._bytes_as_written(), self._log),
             by_rules=True,
         )
         return loops is not None
+
+    @functools.cached_property
+    def _residuals_inside(self) -> tuple[Program, list[Any]]:
+        return with_residuals_inside(self._traced.program)
 
     @functools.cached_property
     def estimate(self) -> Estimate:
@@ -106,7 +114,8 @@ class SizedStep:
         options = planner_options(self._planner, target.alignment_bytes)
         programs = [traced.program]
         if options.policy == "search":
-            programs = list(_ends_of_loops(traced.program, target))
+            forms = dict.fromkeys([traced.program, self._residuals_inside[0]])
+            programs = [end for form in forms for end in _ends_of_loops(form, target)]
         pool_bytes = min(
             _least_pool_bytes(program, target, options.alignment) for program in programs
         )

@@ -97,6 +97,20 @@ class InfeasibleBudgetError(ValueError):
             caller=caller,
         )
 
+    def or_lower(self, other: InfeasibleBudgetError) -> InfeasibleBudgetError:
+        """Of the errors of the same budget for two forms of a step, that which names fewer
+        bytes: no plan of either form has less than that one says.
+
+        Arguments:
+            other: the error of the other form.
+        """
+        return min(self, other, key=lambda error: error._named_bytes)
+
+    @property
+    def _named_bytes(self) -> int:
+        """The bytes that the message says the budget must be."""
+        return self._others[0] if callable(self._smallest) else self._smallest
+
     @staticmethod
     def restored(
         message: str, budget_bytes: int, smallest_bytes: int, operation: str | None

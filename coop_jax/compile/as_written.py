@@ -121,3 +121,9 @@ def predicted_fixed_bytes(program: Program) -> int:
         if is_donated
     )
     return inputs + max(0, outputs - donated)
+
+
+def least_fixed_bytes(traced: TracedStep) -> int:
+    """Bytes of arguments and results that a device has at least; 0 where several devices
+    have a part of them each."""
+    return 0 if traced.num_devices() > 1 else predicted_fixed_bytes(traced.program)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from coop_jax.base._compat import Literal
+from coop_jax.loops.branches_again import with_branches_again
 from coop_jax.loops.frontier import Retained
 from coop_jax.loops.iteration import Iteration
 from coop_jax.loops.loop import Loop
@@ -68,6 +69,7 @@ def backward_body(iteration: Iteration, part: Part) -> PartBody:
     eqns = [*iteration.run_again(part.retained.recomputed), *iteration.backward]
     own_in = own_values(iteration, part.retained)
     results = list(iteration.backward_results)
+    eqns = with_branches_again(without_dead(eqns, results), results)
     body = _body(loop, iteration, eqns, results, own_in, [])
     return dataclasses.replace(
         body,

@@ -21,6 +21,7 @@ from coop_jax.base.strict_values import LARGEST_INT64
 from coop_jax.emit.hints import NO_HINTS
 from coop_jax.emit.inside_readers import InsideReaders, with_inside_readers
 from coop_jax.graph.stored_values import StoredValues
+from coop_jax.loops.branches_again import with_residuals_inside
 from coop_jax.saved.document import Node, PlanFault, contents_of, text_of
 from coop_jax.saved.fingerprint import digest, texts_of
 from coop_jax.saved.inside_readers import inside_contents, inside_of
@@ -33,7 +34,16 @@ from coop_jax.search.stretches import LoopsOfProgram
 from coop_jax.targets import target_of
 from coop_jax.trace.program import Program
 
-_KEYS = ("made_with", "summary", "figures", "step", "loops", "inside_readers", "plan")
+_KEYS = (
+    "made_with",
+    "summary",
+    "figures",
+    "step",
+    "branches_again",
+    "loops",
+    "inside_readers",
+    "plan",
+)
 FIGURES: tuple[str, ...] = (
     "budget_bytes",
     "unmodified_bytes",
@@ -51,12 +61,15 @@ class Recipe:
         loops: its planned loops; None if they are as written.
         candidate: the plan of the straight line; None if that is as written.
         inside: what the program of that plan makes again inside of readers, if it does.
+        branches_again: the program of the step whose gradients run branches again, if the
+            plan is of that.
     """
 
     subject: Subject
     loops: LoopsOfProgram | None = None
     candidate: Candidate | None = None
     inside: InsideReaders | None = None
+    branches_again: Program | None = None
 
     def text(self, summary: str, figures: Mapping[str, int | None]) -> str:
         """The text of the plan's file.
@@ -74,8 +87,9 @@ class Recipe:
                 "summary": summary.splitlines(),
                 "figures": {name: figures[name] for name in FIGURES},
                 "step": self.subject.contents,
+                "branches_again": self.branches_again is not None,
                 "loops": self._loops_contents(),
-                "inside_readers": inside_contents(self.subject.program, self.inside),
+                "inside_readers": inside_contents(self._planned_step(), self.inside),
                 "plan": self._line_contents(),
             }
             made = rebuilt(contents, self.subject)
@@ -91,6 +105,11 @@ class Recipe:
             )
         return text_of(contents)
 
+    def _planned_step(self) -> Program:
+        """The step that the plan is of."""
+        again = self.branches_again
+        return self.subject.program if again is None else again
+
     def _loops_contents(self) -> dict[str, Any] | None:
         return None if self.loops is None else loops_contents(self.loops)
 
@@ -104,7 +123,7 @@ class Recipe:
     def _program(self) -> Program | None:
         if self.candidate is not None:
             return self.candidate.realized.program
-        return None if self.loops is None else self.loops.program
+        return self.branches_again if self.loops is None else self.loops.program
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,19 +147,24 @@ class Rebuilt:
         loops: the planned loops; None if they are as written.
         candidate: the plan of the straight line; None if that is as written.
         inside: what the program of that plan makes again inside of readers, if it does.
+        branches_again: the step whose gradients run branches again, and the `cond`s that
+            do, as of `with_residuals_inside`; None if the plan is of the step as written.
     """
 
     figures: dict[str, int]
     loops: LoopsOfProgram | None
     candidate: Candidate | None
     inside: InsideReaders | None = None
+    branches_again: tuple[Program, list[Any]] | None = None
 
     @property
     def program(self) -> Program | None:
         """What is compiled; None: the step as written."""
         if self.candidate is not None:
             return self.candidate.realized.program
-        return None if self.loops is None else self.loops.program
+        if self.loops is not None:
+            return self.loops.program
+        return None if self.branches_again is None else self.branches_again[0]
 
 
 def rebuilt(contents: dict[str, Any], subject: Subject) -> Rebuilt:
@@ -150,7 +174,8 @@ def rebuilt(contents: dict[str, Any], subject: Subject) -> Rebuilt:
         PlanFault: the document is of another step, or no plan.
     """
     nodes = Node(contents, "").fields(*_KEYS)
-    made_with, summary, figures_node, step, loops_node, inside_node, line_node = nodes
+    made_with, summary, figures_node, step, again_node, *planned = nodes
+    loops_node, inside_node, line_node = planned
     for version in made_with.fields("jax", "jaxlib"):
         version.text()
     summary.each(Node.text)
@@ -159,7 +184,12 @@ def rebuilt(contents: dict[str, Any], subject: Subject) -> Rebuilt:
     figures = dict(zip(FIGURES, counts, strict=True))
     subject.check(step)
     target = target_of(subject.device)
-    program, loops, candidate = subject.program, None, None
+    program, loops, candidate, again = subject.program, None, None, None
+    if again_node.flag():
+        again = with_residuals_inside(program)
+        if not again[1]:
+            raise again_node.fault("false: the step has no branches to run again")
+        program = again[0]
     if loops_node.value is not None:
         realizing = XlaPlacement(subject.backend, NO_HINTS)
         loops = loops_of(loops_node, program, target, realizing)
@@ -188,7 +218,7 @@ def rebuilt(contents: dict[str, Any], subject: Subject) -> Rebuilt:
             line.is_guarded,
             line.ordered_before,
         )
-    return Rebuilt(figures, loops, candidate, inside)
+    return Rebuilt(figures, loops, candidate, inside, again)
 
 
 @dataclasses.dataclass(frozen=True)
