@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coop_jax.base.budget import format_bytes, resolve_budget
+from coop_jax.base.errors import InfeasibleBudgetError
 from coop_jax.compile.as_written import AsWritten, compile_tagged, least_fixed_bytes
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.fitted_line import (
@@ -45,6 +46,8 @@ def fit_form(
     budget: int | str,
     compiled: list[AsWritten],
     begun: BudgetSearch | None = None,
+    *,
+    refuses_at_once: bool = True,
 ) -> FittedStep:
     """A step that keeps a budget: its loops, then the straight line.
 
@@ -52,6 +55,8 @@ def fit_form(
         budget, begun: as of `fit_step`.
         compiled: the step as written, which is taken out of the list; of another form of
             it, its tagged program alone.
+        refuses_at_once: whether a step with loops whose arguments and results alone exceed
+            the budget is refused before its loops are planned.
 
     Raises:
         InfeasibleBudgetError: if no plan fits.
@@ -80,9 +85,13 @@ def fit_form(
         return saveable(fitted, Recipe(subject))
     works_bytes = None if as_written.tagged is None else total_bytes
     tagged, is_as_written = as_written.tagged, as_written.compiled is not None
-    del as_written  # Its buffers are not needed while plans are compiled.
     loops = loop_search_of(traced, planner, total_bytes, log)
     num_compilations, smallest = 0, None
+    if loops is not None and tagged is not None and refuses_at_once:
+        fixed_bytes = memory_figures(tagged).fixed_bytes
+        if fixed_bytes > budget_bytes:
+            raise _at_once(asked, budget_bytes, fixed_bytes, as_written)
+    del as_written  # Its buffers are not needed while plans are compiled.
     if loops is not None:
         together = _loops_and_line(asked, loops)
         fitted = _with_loops(asked, loops, together, budget_bytes, total_bytes)
@@ -109,6 +118,28 @@ def fit_form(
     found = line.run(budget_bytes)
     figures = num_compilations + line.num_compilations, budget_bytes, total_bytes
     return fitted_line(asked, search, found, smallest, line.inside, *figures)
+
+
+def _at_once(
+    asked: Asked, budget_bytes: int, fixed_bytes: int, as_written: AsWritten
+) -> InfeasibleBudgetError:
+    """The error for a budget below the bytes of arguments and results, before any plan: the
+    smallest budget is found as ever when it is asked for."""
+
+    def smallest_bytes() -> int:
+        try:
+            found = fit_form(asked, budget_bytes, [as_written], refuses_at_once=False)
+        except InfeasibleBudgetError as error:
+            return error.smallest_bytes
+        return memory_figures(found.compiled).total_bytes
+
+    return InfeasibleBudgetError(
+        *(budget_bytes, smallest_bytes, None),
+        least_bytes=fixed_bytes,
+        unmodified_bytes=None if as_written.compiled is None else as_written.total_bytes,
+        caller=asked.caller,
+        compiles="plans of its loops and at most seven of what is around them",
+    )
 
 
 def smallest_of_form(

@@ -113,6 +113,8 @@ def _better_form(
     try:
         fitted = fit_form(asked, budget, compiled, begun)
     except InfeasibleBudgetError as error:
+        if error.operation is None:  # Arguments and results are the same in both forms.
+            raise
         refusal, in_vain = error, traced.num_compilations - before
     else:
         # The books of an arena end with the first of the executables that have them.

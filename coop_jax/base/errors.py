@@ -14,7 +14,7 @@ class InfeasibleBudgetError(ValueError):
     A budget that no plan can keep is refused before any plan is made. The message then has
     the bytes that no plan can go below and a budget that works; the smallest budget in
     between is found when `smallest_bytes` is first read: at most seven plans are
-    compiled.
+    compiled, and those of the step's loops.
 
     Attributes:
         budget_bytes: the budget that was given.
@@ -36,6 +36,7 @@ class InfeasibleBudgetError(ValueError):
         advice: str = "",
         is_predicted: bool = False,
         caller: str = "remat_train_step",
+        compiles: str = "at most seven plans",
     ) -> None:
         """
         Arguments:
@@ -46,11 +47,12 @@ class InfeasibleBudgetError(ValueError):
             advice: a sentence on the operation.
             is_predicted: `smallest_bytes` is a prediction: no compiled step needs it.
             caller: the function that the budget was given to.
+            compiles: what a function that finds `smallest_bytes` compiles.
         """
         self.budget_bytes = budget_bytes
         self.operation = operation
         self._smallest = smallest_bytes
-        self._others = least_bytes, unmodified_bytes, advice, is_predicted, caller
+        self._others = least_bytes, unmodified_bytes, advice, is_predicted, caller, compiles
         if callable(smallest_bytes):
             needed_bytes, how = least_bytes, "which no plan can go below"
         else:
@@ -61,7 +63,7 @@ class InfeasibleBudgetError(ValueError):
             why = "its arguments and results alone take so much"
         raise_it = "Raise the budget to that figure"
         if callable(smallest_bytes):
-            raise_it = _raise_between(unmodified_bytes)
+            raise_it = _raise_between(unmodified_bytes, compiles)
         super().__init__(
             f"`{budget_of(caller)}` must be at least {needed_bytes} bytes "
             f"({format_bytes(needed_bytes)}, {how}) for this step: {why}.{advice} "
@@ -81,7 +83,8 @@ class InfeasibleBudgetError(ValueError):
         Arguments:
             other_bytes: the bytes that it needs, by XLA.
         """
-        least_bytes, unmodified_bytes, advice, is_predicted, caller = self._others
+        least_bytes, unmodified_bytes, advice, is_predicted, *how = self._others
+        caller, compiles = how
         smallest = self._smallest
         if not callable(smallest) and smallest <= other_bytes:
             return self
@@ -95,6 +98,7 @@ class InfeasibleBudgetError(ValueError):
             advice=advice,
             is_predicted=is_predicted and callable(known),
             caller=caller,
+            compiles=compiles,
         )
 
     def or_lower(self, other: InfeasibleBudgetError) -> InfeasibleBudgetError:
@@ -141,8 +145,8 @@ def _smaller(find_bytes: Callable[[], int], other_bytes: int) -> int:
     return min(find_bytes(), other_bytes)
 
 
-def _raise_between(unmodified_bytes: int | None) -> str:
-    smallest = "`smallest_bytes` of this error, which compiles at most seven plans for it"
+def _raise_between(unmodified_bytes: int | None, compiles: str) -> str:
+    smallest = f"`smallest_bytes` of this error, which compiles {compiles} for it"
     if unmodified_bytes is None:
         return f"Raise the budget to {smallest}"
     return (

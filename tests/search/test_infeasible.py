@@ -16,6 +16,7 @@ from coop_jax import InfeasibleBudgetError, remat_train_step
 from coop_jax.compile.as_written import compile_both
 from coop_jax.pipeline import fit_step
 from coop_jax.search.loop_search import MAX_COMPILATIONS_OF_LOOPS
+from coop_jax.xla.memory_figures import memory_figures
 
 # On each of two stretches of the path of loop plans, the last plan of each, and one before.
 MAX_OF_LOOPS = 2 * (MAX_COMPILATIONS_OF_LOOPS + 2)
@@ -182,9 +183,31 @@ def test_a_loop_that_forbids_less_is_named():
         r"`cond` that takes \d+ bytes .* it plans what an iteration or a branch has alive "
         r"at once, and of a `scan` what it keeps for the loop of its gradient\.",
     ) as caught:
-        remat_train_step(in_a_loop, budget=1000, planner=QUICK).plan(weights, x)
+        remat_train_step(in_a_loop, budget=90_000, planner=QUICK).plan(weights, x)
     smallest = caught.value.smallest_bytes
     assert remat_train_step(in_a_loop, budget=smallest, planner=QUICK).plan(weights, x)
+
+
+def test_below_arguments_and_results_no_loop_is_planned():
+    weights, x = jnp.ones((8, 16, 16)), jnp.ones((1024, 16))
+    asked = Asked(in_a_loop, (weights, x))
+    num_before = asked.step.num_compilations
+    fixed_bytes = memory_figures(asked.both.tagged).fixed_bytes
+    _, error, _ = asked.plan(fixed_bytes - 1)
+    assert asked.step.num_compilations == num_before
+    assert str(error).startswith(
+        f"`remat_train_step(budget=...)` must be at least {fixed_bytes} bytes "
+    )
+    assert "which no plan can go below) for this step: its arguments and res" in str(error)
+    assert (
+        "or to `smallest_bytes` of this error, which compiles plans of its loops and at "
+        "most seven of what is around them for it, reduce the batch"
+    ) in str(error)
+    smallest = error.smallest_bytes
+    assert asked.step.num_compilations > num_before
+    _, at_length, _ = asked.plan(fixed_bytes)
+    assert smallest == at_length.smallest_bytes
+    assert asked.plan(smallest)[0].measured_bytes <= smallest
 
 
 def test_a_small_loop_is_not_blamed():
