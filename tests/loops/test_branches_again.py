@@ -4,8 +4,11 @@ import random
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as SPEC
 from loops.planned_at_random import assert_equal_bits, planned_at_random, traced
 from scanned_steps import LAYERS, WIDTH, descent, normal, weights
 from steps import QUICK, largest_difference
@@ -282,6 +285,38 @@ def test_the_faster_form_is_taken(monkeypatch):
     assert fitted_seconds(step, args, budget) == pytest.approx(min(forms), rel=1e-6)
     assert forms[0] != forms[1]
     assert taken.num_compilations > 4  # Of both forms.
+
+
+@pytest.mark.parametrize("is_scanned", [True, False])
+def test_branches_with_maps_over_shards(is_scanned):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "model"))
+    rows, columns = SPEC("data", None), SPEC(None, "model")
+
+    def sent(x, w):
+        return lax.psum(jnp.tanh(jnp.sin(x @ w)) @ w.T, "model")
+
+    def shared(x, w):
+        return jax.shard_map(sent, mesh=mesh, in_specs=(rows, columns), out_specs=rows)(
+            x, w
+        )
+
+    def layer(x, w, kind):
+        return x + lax.cond(kind > 0, shared, lambda x, w: jnp.sin(x @ w) @ w.T, x, w)
+
+    def loss(w, x, of_layers):
+        if is_scanned:
+            x, _ = lax.scan(lambda x, wk: (layer(x, *wk), None), x, (w, of_layers))
+        else:
+            for i in range(LAYERS):
+                x = layer(x, w[i], of_layers[i])
+        return jnp.mean(x**2)
+
+    step, (w, x, of_layers) = descent(
+        loss, normal(LAYERS, WIDTH, 4 * WIDTH), normal(ROWS, WIDTH), kinds()
+    )
+    w = jax.device_put(w, NamedSharding(mesh, SPEC(None, None, "model")))
+    x = jax.device_put(x, NamedSharding(mesh, rows))
+    planned_at(step, (w, x, of_layers), needed_bytes(step, (w, x, of_layers)) // 2)
 
 
 def test_where_nothing_else_keeps_the_budget_branches_run_twice(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from coop_jax.base.options import PlanOptions
 from coop_jax.emit.hints import NO_HINTS
 from coop_jax.emit.inside_readers import inside_readers, with_inside_readers
 from coop_jax.graph.stored_values import from_rules
+from coop_jax.loops.branches_again import with_residuals_inside
 from coop_jax.loops.broadcasts_inside import with_broadcasts_inside
 from coop_jax.loops.menu import menu_of
 from coop_jax.plan.planner import plan_pool, planner_options, smallest_pool, unconstrained
@@ -77,6 +78,14 @@ def straight_lines(subject: Subject) -> Iterator[Recipe]:
         )
         candidate = Candidate(graph, schedule, realized, 0, 0, is_guarded, before)
         yield Recipe(subject, None, candidate)
+
+
+def plans_with_branches_again(subject: Subject) -> Iterator[Recipe]:
+    """Those of `straight_lines`, of the step whose gradients run branches again."""
+    program, again = with_residuals_inside(subject.program)
+    assert again
+    for recipe in straight_lines(dataclasses.replace(subject, program=program)):
+        yield dataclasses.replace(recipe, subject=subject, branches_again=program)
 
 
 def plans_of_loops(subject: Subject, *, is_tight: bool = False) -> Iterator[Recipe]:

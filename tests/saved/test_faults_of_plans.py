@@ -64,6 +64,21 @@ def test_faults_of_straight_lines():
     assert "`plan.schedule` is no plan of this step: " in fault(straight_line, other_order)
 
 
+def test_faults_of_branches_that_run_again():
+    def flag(value):
+        return lambda contents: contents.update(branches_again=value)
+
+    assert fault(straight_line, flag(True)) == (
+        "`branches_again` must be false: the step has no branches to run again. Got True"
+    )
+    assert "`branches_again` must be true or false. Got 1" in fault(straight_line, flag(1))
+    subject = recipes.subject_of(branched_step, mlp_arguments(layers=3, batch=16, width=4))
+    for recipe in recipes.plans_with_branches_again(subject):
+        contents = contents_of(recipes.text_of(recipe))
+        assert rebuilt(contents, subject).branches_again is not None
+        assert "this step" in fault(lambda c=contents: (subject, c), flag(False))
+
+
 def test_faults_of_what_is_made_again_inside_of_readers():
     subject = recipes.subject_of(gelu_step, mlp_arguments(layers=3, batch=16, width=4))
     recipe = recipes.inside_readers_of(subject)
@@ -101,6 +116,17 @@ def test_layers_come_back_from_their_file():
     assert "`inside_readers.layers[0]` must be " in fault(
         lambda: (subject, contents), in_none
     )
+
+
+def branched_step(weights, x):
+    def loss(weights):
+        y = x
+        for weight in weights:
+            y = jax.lax.cond(y[0, 0] > 0, jax.nn.gelu, jnp.tanh, y @ weight)
+        return jnp.mean(y**2)
+
+    value, grads = jax.value_and_grad(loss)(weights)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads), value
 
 
 def gelu_step(weights, x):
