@@ -17,7 +17,8 @@ class Difference:
     """The difference of one result from that of the step as written.
 
     Attributes:
-        path: the result's path in the results, such as `[0]['params']['kernel']`.
+        path: the result's path in the results, such as `[0]['params']['kernel']`; of a step
+            with objects of Flax NNX such as `args[0].layer.kernel` or `result['loss']`.
         dtype: its type.
         shape: its shape, a number of elements per dimension.
         largest: the largest absolute difference of two elements; infinite where only one
@@ -91,6 +92,19 @@ def check_results(
     ]
     differences.sort(key=lambda d: -d.relative)
     return Check(tuple(differences), is_unmodified)
+
+
+def named(check: Check, name_of: Callable[[str], str]) -> Check:
+    """A check whose results have other names.
+
+    Arguments:
+        check: the check.
+        name_of: the name for a path.
+    """
+    differences = (
+        dataclasses.replace(each, path=name_of(each.path)) for each in check.differences
+    )
+    return dataclasses.replace(check, differences=tuple(differences))
 
 
 def _leaves(tree: Any) -> list[tuple[Any, Any]]:

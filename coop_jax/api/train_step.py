@@ -223,6 +223,9 @@ class RematTrainStep:
             steps are evaluated in another order of fusion, so floats may differ by
             roundings; integers do not.
         """
+        step = self._step_for(args, kwargs)
+        if isinstance(step, flax_nnx.NnxStep):
+            return step.check(args, kwargs)
         return self._within(args, kwargs, BudgetedJit.check)
 
     def called_by(self, caller: str) -> RematTrainStep:

@@ -262,6 +262,40 @@ def test_check_leaves_the_objects_alone():
     assert_trees_equal(_raw(before), _raw(nnx.state(objects)))
 
 
+@pytest.mark.parametrize("jit", [lambda step: step, nnx.jit], ids=["plain", "nnx.jit"])
+def test_check_names_results_as_the_caller_sees_them(jit):
+    """What two objects share is of the first."""
+
+    def step(models, *, optimizer, x):
+        loss, grads = nnx.value_and_grad(loss_fn)(models["a"], x)
+        optimizer.update(models["a"], grads)
+        return {"loss": loss + models["b"][0](x).mean()}
+
+    (model, optimizer, _), other = made(), Network(nnx.Rngs(1))
+    other.norm = model.norm
+    args, kwargs = ({"a": model, "b": (other,)},), {"optimizer": optimizer, "x": batch()}
+    check = remat_train_step(jit(step), budget="100%").check(*args, **kwargs)
+    types = {d.path: (d.shape, d.dtype) for d in check.differences}
+    assert len(types) == len(check.differences)
+    expected = {"result['loss']": ((), "float32")}
+    for place, node in (
+        ("args[0]['a']", model),
+        ("args[0]['b'][0]", other),
+        ("kwargs['optimizer']", optimizer),
+    ):
+        for path, variable in nnx.to_flat_state(nnx.state(node)):
+            value, steps = (
+                variable[...],
+                (f"[{p}]" if isinstance(p, int) else f".{p}" for p in path),
+            )
+            if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+                value = jax.random.key_data(value)
+            expected[place + "".join(steps)] = value.shape, str(value.dtype)
+    shared = {name for name in expected if name.startswith("args[0]['b'][0].norm")}
+    assert shared
+    assert types == {k: v for k, v in expected.items() if k not in shared}
+
+
 def test_one_plan_serves_all_calls():
     step, objects = planned_of(train_step), made()
     for _ in range(3):

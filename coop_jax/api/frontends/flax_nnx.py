@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ import jax
 
 from coop_jax.api.budgeted_jit import BudgetedJit
 from coop_jax.api.frontends.inner import Act, Inner
+from coop_jax.api.results_check import Check, named
 from coop_jax.base import _compat, _compat_jit
 
 
@@ -132,9 +134,59 @@ class NnxStep:
         """Do something with the function inside and the arguments of a call."""
         return self._inner.within(self._wrapped.lower, args, kwargs, act)
 
+    def check(self, args: tuple, kwargs: dict) -> Check:
+        """The check of a call, its results named as the caller sees them."""
+        check = self.within(args, kwargs, BudgetedJit.check)
+        return named(check, names_of_results(args, kwargs))
+
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Types of the results."""
         return _nnx().eval_shape(self._wrapped.fun, *args, **kwargs)
+
+
+def names_of_results(args: tuple, kwargs: dict) -> Callable[[str], str]:
+    """A function that names results of the function inside as the caller sees them.
+
+    That returns three trees: the arguments by position and by name, in which an object is
+    the list of its variables, and what the step returns.
+    """
+    nnx = _nnx()
+    assert nnx is not None, "there are nodes"
+    known = nnx.graphlib.RefMap()  # A variable of two objects is one of the first.
+    variables: dict[str, list[str]] = {}
+    leaves = jax.tree_util.tree_leaves_with_path((args, kwargs), is_leaf=_is_whole)
+    for path, leaf in leaves:
+        if is_node(leaf):
+            _, state = nnx.graphlib.flatten(leaf, ref_index=known, with_paths=True)
+            variables[jax.tree_util.keystr(path)] = [_attributes(p) for p in state.paths]
+
+    def name_of(path: str) -> str:
+        found = _OF_VARIABLE.fullmatch(path)
+        attribute = ""
+        if found is not None:
+            place, number, path_inside = found.groups()
+            path, of_object = place + path_inside, variables.get(place, [])
+            if int(number) >= len(of_object):
+                return found.string
+            attribute = of_object[int(number)]
+        for start, name in _TREES.items():
+            if path.startswith(start):
+                return name + path.removeprefix(start) + attribute
+        return path + attribute
+
+    return name_of
+
+
+def _attributes(path: tuple[Any, ...]) -> str:
+    """A variable's way from its object, as one writes it."""
+    steps = (f".{p}" if str(p).isidentifier() else f"[{p!r}]" for p in path)
+    return "".join(steps)
+
+
+# A variable among the results of the function inside: the object, its number, and where the
+# value is in the variable.
+_OF_VARIABLE = re.compile(r"(\[[01]\].*)\.states\[0\]\[(\d+)\](.*)")
+_TREES = {"[0]": "args", "[1]": "kwargs", "[2]": "result"}
 
 
 class _SharedCopied:
