@@ -107,6 +107,21 @@ def named(check: Check, name_of: Callable[[str], str]) -> Check:
     return dataclasses.replace(check, differences=tuple(differences))
 
 
+def part_of(check: Check, place: str) -> Check:
+    """The check of one of the trees that a function returns, paths beginning there.
+
+    Arguments:
+        check: the check of all that the function returns.
+        place: the path of the tree, such as `[1]`.
+    """
+    differences = (
+        dataclasses.replace(each, path=each.path.removeprefix(place))
+        for each in check.differences
+        if each.path.startswith(place)
+    )
+    return dataclasses.replace(check, differences=tuple(differences))
+
+
 def _leaves(tree: Any) -> list[tuple[Any, Any]]:
     return jax.tree_util.tree_leaves_with_path(tree)
 

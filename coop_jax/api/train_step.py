@@ -224,9 +224,7 @@ class RematTrainStep:
             roundings; integers do not.
         """
         step = self._step_for(args, kwargs)
-        if isinstance(step, flax_nnx.NnxStep):
-            return step.check(args, kwargs)
-        return self._within(args, kwargs, BudgetedJit.check)
+        return step.check(args, kwargs)
 
     def called_by(self, caller: str) -> RematTrainStep:
         """The same step, whose errors name another public function.

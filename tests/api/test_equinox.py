@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -158,6 +160,25 @@ def test_inside_of_filter_jit_and_check():
     expected = eqx.filter_jit(train_step)(model, state, batch())
     assert_alike(expected, eqx.filter_jit(lambda *args: step(*args))(model, state, batch()))
     assert step.check(model, state, batch()).largest_relative < 1e-3
+
+
+@pytest.mark.parametrize(
+    "jit",
+    [
+        lambda step: step,
+        eqx.filter_jit,
+        functools.partial(eqx.filter_jit, donate="all-except-first"),
+    ],
+    ids=["plain", "filter_jit", "donating"],
+)
+def test_check_names_results_by_their_paths(jit):
+    model, state = made()
+    results = train_step(model, state, batch())
+    leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(results, eqx.is_array))
+    check = remat_train_step(jit(train_step), budget="100%").check(model, state, batch())
+    assert {d.path: d.shape for d in check.differences} == {
+        jax.tree_util.keystr(path): leaf.shape for path, leaf in leaves
+    }
 
 
 def test_shapes_are_enough_to_plan():

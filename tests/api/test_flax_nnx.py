@@ -284,10 +284,8 @@ def test_check_names_results_as_the_caller_sees_them(jit):
         ("kwargs['optimizer']", optimizer),
     ):
         for path, variable in nnx.to_flat_state(nnx.state(node)):
-            value, steps = (
-                variable[...],
-                (f"[{p}]" if isinstance(p, int) else f".{p}" for p in path),
-            )
+            value = variable[...]
+            steps = (f"[{p}]" if isinstance(p, int) else f".{p}" for p in path)
             if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
                 value = jax.random.key_data(value)
             expected[place + "".join(steps)] = value.shape, str(value.dtype)

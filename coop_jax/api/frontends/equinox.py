@@ -17,6 +17,7 @@ import jax
 
 from coop_jax.api.budgeted_jit import BudgetedJit
 from coop_jax.api.frontends.inner import Act, Inner
+from coop_jax.api.results_check import Check, part_of
 from coop_jax.base import _compat_jit
 
 
@@ -70,6 +71,10 @@ class FilterJittedStep:
             if self._wrapped.filter_warning:  # as for its calls
                 warnings.filterwarnings("ignore", message="Some donated buffers were not")
             return self._inner.within(self._wrapped.lower, args, kwargs, act)
+
+    def check(self, args: tuple, kwargs: dict) -> Check:
+        """The check of a call: of the step's results, without Equinox's own."""
+        return part_of(self.within(args, kwargs, BudgetedJit.check), "[1]")
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Types of the results."""
@@ -125,6 +130,10 @@ class FilteredStep:
     def within(self, args: tuple, kwargs: dict, act: Act) -> Any:
         """Do something with the function inside and the arguments of a call."""
         return act(self.budgeted, *self._pure_arguments(args, kwargs))
+
+    def check(self, args: tuple, kwargs: dict) -> Check:
+        """The check of a call."""
+        return part_of(self.within(args, kwargs, BudgetedJit.check), "[0]")
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Types of the results."""
