@@ -78,7 +78,7 @@ def test_nothing_more_is_compiled_where_loops_alone_take_hardly_more_time(monkey
     def made(loops, search_of, *rest):
         return loops_and_line.LoopsAndLine(loops, refuse, *rest)
 
-    monkeypatch.setattr("coop_jax.pipeline.LoopsAndLine", made)
+    monkeypatch.setattr("coop_jax.fit_form.LoopsAndLine", made)
     plan = remat_train_step(step, budget="75%", compiler_options=LITTLE_CODE).plan(*args)
     assert plan.loops
     assert plan.schedule is None
