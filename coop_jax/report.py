@@ -275,7 +275,7 @@ def with_work_again(
         target: as of `with_work_inside_readers`.
     """
     items = _by_source((eqn, flops(eqn)) for eqn in eqns)
-    inside_flops = sum(item.flops for item in items)
+    again_flops = sum(item.flops for item in items)
     unfused = [eqn for eqn in eqns if not is_fusible(eqn)]
     seconds, whole = (
         math.fsum(seconds_again(eqn, target) for eqn in some)
@@ -284,7 +284,7 @@ def with_work_again(
     return dataclasses.replace(
         plan,
         compute_overhead=plan.compute_overhead * (1 + (seconds and seconds / whole)),
-        recomputed_flops=plan.recomputed_flops + inside_flops,
+        recomputed_flops=plan.recomputed_flops + again_flops,
         total_flops=sum(map(flops, program.eqns)),
         num_inside_readers=len(eqns) - len(unfused),
         recomputations=_most_first((*plan.recomputations, *items)),

@@ -94,32 +94,19 @@ def check_results(
     return Check(tuple(differences), is_unmodified)
 
 
-def named(check: Check, name_of: Callable[[str], str]) -> Check:
+def named(check: Check, name_of: Callable[[str], str | None]) -> Check:
     """A check whose results have other names.
 
     Arguments:
         check: the check.
-        name_of: the name for a path.
+        name_of: the name for a path; None to leave the result out.
     """
-    differences = (
-        dataclasses.replace(each, path=name_of(each.path)) for each in check.differences
-    )
-    return dataclasses.replace(check, differences=tuple(differences))
-
-
-def part_of(check: Check, place: str) -> Check:
-    """The check of one of the trees that a function returns, paths beginning there.
-
-    Arguments:
-        check: the check of all that the function returns.
-        place: the path of the tree, such as `[1]`.
-    """
-    differences = (
-        dataclasses.replace(each, path=each.path.removeprefix(place))
+    differences = tuple(
+        dataclasses.replace(each, path=name)
         for each in check.differences
-        if each.path.startswith(place)
+        if (name := name_of(each.path)) is not None
     )
-    return dataclasses.replace(check, differences=tuple(differences))
+    return dataclasses.replace(check, differences=differences)
 
 
 def _leaves(tree: Any) -> list[tuple[Any, Any]]:

@@ -103,6 +103,7 @@ class SizedStep:
 
     @functools.cached_property
     def _residuals_inside(self) -> tuple[Program, list[Any]]:
+        """As of `with_residuals_inside`."""
         return with_residuals_inside(self._traced.program)
 
     @functools.cached_property

@@ -11,6 +11,7 @@ that takes no time: it is always so (`with_branches_again`). Elsewhere the branc
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from coop_jax.base import _compat
 from coop_jax.base._compat import Literal
 from coop_jax.loops.bodies import bodies_of, has_bodies, runs_of_bodies, with_bodies
+from coop_jax.loops.pairs import CALLER, readers_of
 from coop_jax.trace.costs import whole_bytes
 from coop_jax.trace.cse import merge_equal, without_dead
 from coop_jax.trace.program import Program, reads, writes
@@ -73,7 +75,7 @@ def with_residuals_inside(program: Program) -> tuple[Program, list[Any]]:
             eqns[number] = with_bodies(eqn, [body for body, _ in bodies])
             again += inside * runs_of_bodies(eqn)
     for number in range(len(eqns) - 1, -1, -1):
-        reader = _gradient(eqns, number, program)
+        reader = _gradient(dataclasses.replace(program, eqns=tuple(eqns)), number)
         if reader is not None:
             first = eqns[number]
             again.append(first)
@@ -86,30 +88,30 @@ def with_residuals_inside(program: Program) -> tuple[Program, list[Any]]:
     return dataclasses.replace(program, eqns=alive), again
 
 
-def _gradient(eqns: Sequence[Any], number: int, program: Program) -> int | None:
+def _gradient(program: Program, number: int) -> int | None:
     """The place of the `cond` that alone reads some results of the one at a place, more
     bytes than the branches need to run again; None if there is none."""
-    first = eqns[number]
+    first = program.eqns[number]
     if not _is_cond(first) or not may_run_again(first):
         return None
-    readers: dict[Any, set[int]] = {v: set() for v in writes(first)}
-    last: dict[Any, int] = {}
-    for place, eqn in enumerate(eqns):
-        for v in reads(eqn):
-            last[v] = place
-            if v in readers:
-                readers[v].add(place)
-    kept = {v for v in program.outvars if not isinstance(v, Literal)}
-    residuals = [v for v, places in readers.items() if len(places) == 1 and v not in kept]
-    second = {readers[v].copy().pop() for v in residuals}
-    second = {place for place in second if _is_same_choice(first, eqns[place])}
-    if len(second) != 1:
+    readers = readers_of(program)
+    saved_bytes: collections.Counter[int] = collections.Counter()
+    for v in writes(first):
+        alone = list(readers[v])
+        if len(alone) == 1 and alone[0] != CALLER:
+            saved_bytes[alone[0]] += whole_bytes(v.aval)
+    gradients = [i for i in saved_bytes if _is_same_choice(first, program.eqns[i])]
+    if len(gradients) != 1:
         return None
-    (place,) = second
-    saved = sum(whole_bytes(v.aval) for v in residuals if readers[v] == second)
-    given = {*program.invars, *program.constvars, *kept}
-    longer = {v for v in reads(first) if v not in given and last[v] < place}
-    return place if saved > sum(whole_bytes(v.aval) for v in longer) else None
+    (place,) = gradients
+    stays = {*program.invars, *program.constvars}
+    longer = {
+        v
+        for v in reads(first)
+        if v not in stays and CALLER not in readers[v] and max(readers[v]) < place
+    }
+    is_less = saved_bytes[place] > sum(whole_bytes(v.aval) for v in longer)
+    return place if is_less else None
 
 
 def _with_results(eqn: Any, read: set[Any]) -> Any:

@@ -15,6 +15,8 @@ from coop_jax.trace.costs import whole_bytes
 from coop_jax.trace.program import Program, reads
 from coop_jax.trace.shard_types import mesh_of_shards
 
+CALLER = -1  # In the place of an equation that reads a result of the program.
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LoopPair:
@@ -60,7 +62,7 @@ def _is_explicit(aval: Any) -> bool:
 
 def find_pairs(program: Program) -> list[LoopPair]:
     """The pairs of loops of a program, in its order; every loop is in one pair at most."""
-    readers = _readers(program)
+    readers = readers_of(program)
     loops = {i: Loop.of(eqn) for i, eqn in enumerate(program.eqns) if is_plannable(eqn)}
     pairs = []
     for index in list(loops):
@@ -107,8 +109,8 @@ def is_plannable(eqn: Any) -> bool:
     return eqn.primitive.name == "scan" and has_bodies(eqn)
 
 
-def _readers(program: Program) -> dict[Any, set[int]]:
-    """The equations that read every variable; -1 stands for the caller."""
+def readers_of(program: Program) -> dict[Any, set[int]]:
+    """The places of the equations that read every variable, or `CALLER`."""
     readers: dict[Any, set[int]] = collections.defaultdict(set)
     for var, index in _reads(program):
         readers[var].add(index)
@@ -121,4 +123,4 @@ def _reads(program: Program) -> Iterator[tuple[Any, int]]:
             yield var, index
     for var in program.outvars:
         if not isinstance(var, Literal):
-            yield var, -1
+            yield var, CALLER

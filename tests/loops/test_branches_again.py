@@ -326,6 +326,10 @@ def test_where_nothing_else_keeps_the_budget_branches_run_twice(tmp_path, monkey
         with pytest.raises(InfeasibleBudgetError) as refused:
             planned_at(step, args, 1)
         smallest = refused.value.smallest_bytes
+    with pytest.raises(InfeasibleBudgetError) as refused:
+        planned_at(step, args, 1)
+    assert refused.value.smallest_bytes < smallest
+    planned_at(step, args, refused.value.smallest_bytes)
     plan = planned_at(step, args, smallest - 1)
     [item] = of_conds(plan)
     assert item.count == LAYERS

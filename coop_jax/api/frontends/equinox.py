@@ -17,7 +17,7 @@ import jax
 
 from coop_jax.api.budgeted_jit import BudgetedJit
 from coop_jax.api.frontends.inner import Act, Inner
-from coop_jax.api.results_check import Check, part_of
+from coop_jax.api.results_check import Check, named
 from coop_jax.base import _compat_jit
 
 
@@ -74,7 +74,7 @@ class FilterJittedStep:
 
     def check(self, args: tuple, kwargs: dict) -> Check:
         """The check of a call: of the step's results, without Equinox's own."""
-        return part_of(self.within(args, kwargs, BudgetedJit.check), "[1]")
+        return _of_tree(self.within(args, kwargs, BudgetedJit.check), "[1]")
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Types of the results."""
@@ -133,7 +133,7 @@ class FilteredStep:
 
     def check(self, args: tuple, kwargs: dict) -> Check:
         """The check of a call."""
-        return part_of(self.within(args, kwargs, BudgetedJit.check), "[0]")
+        return _of_tree(self.within(args, kwargs, BudgetedJit.check), "[0]")
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Types of the results."""
@@ -166,6 +166,14 @@ class FilteredStep:
             },
         )
         return (_Static.of(rest), *arrays[0]), arrays[1]
+
+
+def _of_tree(check: Check, place: str) -> Check:
+    """The check of one of the trees that a function returns, paths beginning there."""
+    return named(
+        check,
+        lambda path: path.removeprefix(place) if path.startswith(place) else None,
+    )
 
 
 @jax.tree_util.register_static

@@ -137,14 +137,14 @@ class NnxStep:
     def check(self, args: tuple, kwargs: dict) -> Check:
         """The check of a call, its results named as the caller sees them."""
         check = self.within(args, kwargs, BudgetedJit.check)
-        return named(check, names_of_results(args, kwargs))
+        return named(check, _names_of_results(args, kwargs))
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Types of the results."""
         return _nnx().eval_shape(self._wrapped.fun, *args, **kwargs)
 
 
-def names_of_results(args: tuple, kwargs: dict) -> Callable[[str], str]:
+def _names_of_results(args: tuple, kwargs: dict) -> Callable[[str], str]:
     """A function that names results of the function inside as the caller sees them.
 
     That returns three trees: the arguments by position and by name, in which an object is
@@ -162,17 +162,9 @@ def names_of_results(args: tuple, kwargs: dict) -> Callable[[str], str]:
 
     def name_of(path: str) -> str:
         found = _OF_VARIABLE.fullmatch(path)
-        attribute = ""
-        if found is not None:
-            place, number, path_inside = found.groups()
-            path, of_object = place + path_inside, variables.get(place, [])
-            if int(number) >= len(of_object):
-                return found.string
-            attribute = of_object[int(number)]
-        for start, name in _TREES.items():
-            if path.startswith(start):
-                return name + path.removeprefix(start) + attribute
-        return path + attribute
+        if found is not None and found[1] in variables:
+            path = found[1] + variables[found[1]][int(found[2])] + found[3]
+        return _TREES[path[:3]] + path[3:]
 
     return name_of
 
