@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from coop_jax.graph.buffer_to_value import consumers_of, stored_value
+from coop_jax.graph.buffer_to_value import stored_value
 from coop_jax.graph.resharded_copies import (
     ReshardedCopy,
     resharded_copies,
@@ -31,7 +31,7 @@ from coop_jax.graph.unattributed_buffers import (
     written_by_loops,
 )
 from coop_jax.trace.costs import aval_bytes
-from coop_jax.trace.program import Program, writes
+from coop_jax.trace.program import Program, consumers_of, writes
 from coop_jax.trace.replacements import replacement_of
 from coop_jax.xla.buffer_assignment import StoredModule
 from coop_jax.xla.buffers_from_schedule import StoredBuffer, bytes_together

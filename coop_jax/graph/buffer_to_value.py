@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
-from coop_jax.base import _compat
 from coop_jax.trace.costs import aval_bytes, may_vanish
-from coop_jax.trace.program import Program, writes
+from coop_jax.trace.program import CALLER, Program, writes
 from coop_jax.xla.buffers_from_schedule import StoredBuffer
-
-CALLER = -1  # In the place of an equation: reads the results.
 
 
 def stored_value(
@@ -70,16 +66,3 @@ def _matching_value(
     if not ranked:
         return None
     return max(ranked, key=lambda entry: entry[:2])[2]
-
-
-def consumers_of(program: Program) -> dict[Any, list[int]]:
-    """Equations by the value that they read, and `CALLER` for the program's results."""
-    consumers: dict[Any, list[int]] = defaultdict(list)
-    for i, eqn in enumerate(program.eqns):
-        for var in eqn.invars:
-            if not isinstance(var, _compat.Literal):
-                consumers[var].append(i)
-    for var in program.outvars:
-        if not isinstance(var, _compat.Literal):
-            consumers[var].append(CALLER)
-    return consumers

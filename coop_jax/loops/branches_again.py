@@ -19,10 +19,9 @@ from typing import Any
 from coop_jax.base import _compat
 from coop_jax.base._compat import Literal
 from coop_jax.loops.bodies import bodies_of, has_bodies, runs_of_bodies, with_bodies
-from coop_jax.loops.pairs import CALLER, readers_of
 from coop_jax.trace.costs import whole_bytes
 from coop_jax.trace.cse import merge_equal, without_dead
-from coop_jax.trace.program import Program, reads, writes
+from coop_jax.trace.program import CALLER, Program, consumers_of, reads, writes
 from coop_jax.trace.purity import may_run_again
 
 
@@ -94,10 +93,10 @@ def _gradient(program: Program, number: int) -> int | None:
     first = program.eqns[number]
     if not _is_cond(first) or not may_run_again(first):
         return None
-    readers = readers_of(program)
+    consumers = consumers_of(program)
     saved_bytes: collections.Counter[int] = collections.Counter()
     for v in writes(first):
-        alone = list(readers[v])
+        alone = list(set(consumers[v]))
         if len(alone) == 1 and alone[0] != CALLER:
             saved_bytes[alone[0]] += whole_bytes(v.aval)
     gradients = [i for i in saved_bytes if _is_same_choice(first, program.eqns[i])]
@@ -108,7 +107,7 @@ def _gradient(program: Program, number: int) -> int | None:
     longer = {
         v
         for v in reads(first)
-        if v not in stays and CALLER not in readers[v] and max(readers[v]) < place
+        if v not in stays and CALLER not in consumers[v] and max(consumers[v]) < place
     }
     is_less = saved_bytes[place] > sum(whole_bytes(v.aval) for v in longer)
     return place if is_less else None

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 from coop_jax.base import _compat
-from coop_jax.base._compat import DropVar, Literal
+from coop_jax.base._compat import DropVar
 from coop_jax.loops.bodies import has_bodies
 from coop_jax.loops.loop import Loop
 from coop_jax.trace.costs import whole_bytes
-from coop_jax.trace.program import Program, reads
+from coop_jax.trace.program import Program, consumers_of
 from coop_jax.trace.shard_types import mesh_of_shards
-
-CALLER = -1  # In the place of an equation that reads a result of the program.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,11 +59,11 @@ def _is_explicit(aval: Any) -> bool:
 
 def find_pairs(program: Program) -> list[LoopPair]:
     """The pairs of loops of a program, in its order; every loop is in one pair at most."""
-    readers = readers_of(program)
+    consumers = consumers_of(program)
     loops = {i: Loop.of(eqn) for i, eqn in enumerate(program.eqns) if is_plannable(eqn)}
     pairs = []
     for index in list(loops):
-        pair = _pair_of(loops, index, readers) if index in loops else None
+        pair = _pair_of(loops, index, consumers) if index in loops else None
         if pair is not None:
             pairs.append(pair)
             del loops[index], loops[pair.backward_index]
@@ -74,7 +71,7 @@ def find_pairs(program: Program) -> list[LoopPair]:
 
 
 def _pair_of(
-    loops: dict[int, Loop], index: int, readers: dict[Any, set[int]]
+    loops: dict[int, Loop], index: int, consumers: dict[Any, list[int]]
 ) -> LoopPair | None:
     """The pair of a forward loop with the loop that reads most of the bytes that it stacks
     for one reader; None if there is none.
@@ -82,13 +79,13 @@ def _pair_of(
     Arguments:
         loops: by place, those that are in no pair yet.
         index: the place of the forward loop.
-        readers: the places of the equations that read each variable.
+        consumers: from `program.consumers_of`.
     """
     forward = loops[index]
     bytes_read: collections.Counter[int] = collections.Counter()
     residuals: dict[int, list[int]] = collections.defaultdict(list)
     for number, stack in enumerate(forward.stacks_written):
-        of_stack = readers.get(stack, ())
+        of_stack = set(consumers.get(stack, ()))
         if isinstance(stack, DropVar) or len(of_stack) != 1:
             continue
         (reader,) = of_stack
@@ -107,20 +104,3 @@ def _pair_of(
 def is_plannable(eqn: Any) -> bool:
     """Whether the equation is a loop whose iterations may be planned."""
     return eqn.primitive.name == "scan" and has_bodies(eqn)
-
-
-def readers_of(program: Program) -> dict[Any, set[int]]:
-    """The places of the equations that read every variable, or `CALLER`."""
-    readers: dict[Any, set[int]] = collections.defaultdict(set)
-    for var, index in _reads(program):
-        readers[var].add(index)
-    return readers
-
-
-def _reads(program: Program) -> Iterator[tuple[Any, int]]:
-    for index, eqn in enumerate(program.eqns):
-        for var in reads(eqn):
-            yield var, index
-    for var in program.outvars:
-        if not isinstance(var, Literal):
-            yield var, CALLER

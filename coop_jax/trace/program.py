@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 
 from coop_jax.base import _compat
 from coop_jax.base._compat import DropVar, Literal
+
+CALLER = -1  # In the place of an equation: reads the program's results.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,6 +61,19 @@ class Program:
 def reads(eqn: Any) -> list[Any]:
     """The variables an equation reads (its operands without the literals)."""
     return [v for v in eqn.invars if not isinstance(v, Literal)]
+
+
+def consumers_of(program: Program) -> dict[Any, list[int]]:
+    """The places of the equations that read a value, by variable, once for every operand
+    that it is, and `CALLER` for the program's results."""
+    consumers: dict[Any, list[int]] = collections.defaultdict(list)
+    for i, eqn in enumerate(program.eqns):
+        for var in reads(eqn):
+            consumers[var].append(i)
+    for var in program.outvars:
+        if not isinstance(var, Literal):
+            consumers[var].append(CALLER)
+    return consumers
 
 
 def writes(eqn: Any) -> list[Any]:

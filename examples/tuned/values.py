@@ -625,7 +625,6 @@ OTHER_NUMBERS = {
     "base.strict_values": {"LARGEST_INT64", "_LONGEST"},
     "emit.retention_cut": {"_UNBOUNDED"},
     "fitted_line": {"OF_UNMODIFIED"},
-    "graph.buffer_to_value": {"CALLER"},
     # More than any array has.
     "loops.frontier": {"_NOT_KEPT"},
     "loops.loop_plan": {"_LINES_IN_REPORT"},
@@ -647,6 +646,7 @@ OTHER_NUMBERS = {
         "_ROWS",
     },
     "trace.factorizations": {"_PER_CUBE"},
+    "trace.program": {"CALLER"},
     "xla.buffers_from_schedule": {"_RESULT_PART"},
     "xla.hlo_module": {
         "_INSTRUCTION_TARGET",

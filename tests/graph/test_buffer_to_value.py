@@ -4,8 +4,9 @@ import jax.numpy as jnp
 import pytest
 from steps import traced
 
-from coop_jax.graph.buffer_to_value import consumers_of, stored_value
+from coop_jax.graph.buffer_to_value import stored_value
 from coop_jax.trace.costs import aval_bytes
+from coop_jax.trace.program import consumers_of
 from coop_jax.xla.buffers_from_schedule import StoredBuffer
 
 

@@ -18,10 +18,9 @@ from typing import Any
 import jax
 
 from coop_jax.emit.narrowed import WHOLE
-from coop_jax.graph.buffer_to_value import CALLER, consumers_of
 from coop_jax.graph.stored_values import Narrowed
 from coop_jax.trace.costs import aval_bytes, may_vanish
-from coop_jax.trace.program import Program, writes
+from coop_jax.trace.program import CALLER, Program, consumers_of, writes
 
 _PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
 
@@ -49,7 +48,7 @@ def read_rounded(
 
     Arguments:
         values: that are stored rounded.
-        consumers: from `buffer_to_value.consumers_of`.
+        consumers: from `program.consumers_of`.
         fusions: equations that each of XLA's fusions runs.
     """
 

@@ -19,13 +19,12 @@ from coop_jax.emit.hints import FenceHints
 from coop_jax.emit.rewrite import rewrite
 from coop_jax.emit.segments import cut
 from coop_jax.graph import stored_values
-from coop_jax.graph.buffer_to_value import consumers_of
 from coop_jax.graph.step_graph import build_graph
 from coop_jax.plan.planner import plan_pool, planner_options, unconstrained
 from coop_jax.search.placements import XlaPlacement
 from coop_jax.targets import TPU_ALIGNMENT, named
 from coop_jax.trace.costs import aval_bytes
-from coop_jax.trace.program import writes
+from coop_jax.trace.program import consumers_of, writes
 from coop_jax.xla import absent_devices
 
 
