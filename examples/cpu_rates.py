@@ -147,9 +147,24 @@ def factorizations() -> list[list[str]]:
 
 
 def elementwise() -> list[list[str]]:
-    """In blocks that are used again, so that pages take no time."""
-    x = jnp.ones((4, 1 << 20))
-    functions = {"multiplication": lambda x: 1.5 * x, "tanh": jnp.tanh, "exp": jnp.exp}
+    """In blocks that are used again, so that pages take no time; with reductions and
+    transforms along rows, or along columns, of 2048."""
+    x = jax.random.uniform(jax.random.key(0), (2048, 2048), minval=0.1, maxval=0.9)
+    functions = {
+        "multiplication": lambda x: 1.5 * x,
+        **{f.__name__: f for f in (jnp.tanh, jnp.exp, jnp.sin, jnp.cos, jnp.tan)},
+        **{f.__name__: f for f in (lax.cbrt, lax.erf_inv, lax.lgamma, lax.digamma)},
+        "power": lambda x: x**1.7,
+        "atan2": lambda x: lax.atan2(x, x),
+        "remainder": lambda x: x % 0.3,
+        "argmax of rows": functools.partial(jnp.argmax, axis=1),
+        "argmax of columns": functools.partial(jnp.argmax, axis=0),
+        "cumsum of rows": functools.partial(jnp.cumsum, axis=1),
+        "cumsum of columns": functools.partial(jnp.cumsum, axis=0),
+        "cummax of rows": functools.partial(lax.cummax, axis=1),
+        "cumlogsumexp of rows": functools.partial(lax.cumlogsumexp, axis=1),
+        "transform of rows": jnp.fft.rfft,
+    }
     return [
         row(name, "16 MiB", median_seconds(function, x), x.size, 2 * x.nbytes)
         for name, function in functions.items()

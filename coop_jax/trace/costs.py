@@ -11,17 +11,23 @@ import numpy as np
 from coop_jax.base import _compat
 from coop_jax.targets import Target
 from coop_jax.trace.factorizations import FACTORIZATIONS, factorization_operations
+from coop_jax.trace.operations import (
+    LONG,
+    LONG_OPERATIONS,
+    RANDOM_BITS_OPERATIONS,
+    TRANSCENDENTAL,
+    TRANSCENDENTAL_OPERATIONS,
+    fourier_operations,
+    is_long,
+    scanned_taps,
+    sort_operations,
+)
 from coop_jax.trace.program import reads, writes
 from coop_jax.trace.purity import is_collective
 from coop_jax.trace.shard_types import num_devices_of, num_shards_of
 
-# Elementwise primitives whose result may take the place of an operand, with the weight
-# of one element in operations. Any other costs one operation per element.
-_TRANSCENDENTAL = frozenset(
-    "acos acosh asin asinh atan atan2 atanh cbrt cos cosh digamma erf erf_inv erfc exp "
-    "exp2 expm1 lgamma log log1p logistic polynomial pow rsqrt sin sinh sqrt tan "
-    "tanh".split()
-)
+# Elementwise primitives whose result may take the place of an operand. Those that are in no
+# other set take one operation for an element.
 _ARITHMETIC = frozenset(
     "abs add add_any and bitcast_convert_type ceil clamp clz conj "
     "convert_element_type copy copy_p div eq floor ge gt integer_pow is_finite le lt "
@@ -29,7 +35,7 @@ _ARITHMETIC = frozenset(
     "reduce_precision rem round select_n shift_left shift_right_arithmetic "
     "shift_right_logical sign square stop_gradient sub xor".split()
 )
-ELEMENTWISE = _TRANSCENDENTAL | _ARITHMETIC
+ELEMENTWISE = TRANSCENDENTAL | LONG | _ARITHMETIC
 # Values that are the same bytes under another shape: never a buffer of their own.
 VIEWS = frozenset(
     "reshape squeeze expand_dims random_wrap random_unwrap coop_to_shards "
@@ -39,30 +45,13 @@ _MOVES = frozenset(
     "broadcast_in_dim iota pad rev slice transpose concatenate dynamic_slice "
     "sharding_constraint split stack unstack".split()
 )
-TRANSCENDENTAL_OPERATIONS = 10
 _RANDOM_BITS = frozenset(("random_bits", "threefry2x32"))
-RANDOM_BITS_OPERATIONS = 100  # threefry2x32: 20 rounds of about 5 operations a word
 _SORTS = {"sort": "dimension", "top_k": "axis"}  # With the parameter that says along what.
 # Operations of many steps for each element, which matrix units are of no use for. They take
 # the rate of vectors, as in the price of an executable (`xla.executable_seconds`): at that
 # of matrices the bits of a dropout are made again, where to keep the mask takes a byte for
 # each element.
-_OF_VECTORS = frozenset(_SORTS) | _RANDOM_BITS | FACTORIZATIONS
-# To compare two elements of a sorting network, with their indices, and to exchange them:
-# `examples/compare/sort_rates.py`, on an H200 24 to 29 in rows of 256 to 4,096, on a CPU 21
-# to 29 in rows of 256 to a million.
-SORT_OPERATIONS = 25
-
-
-def sort_operations(elements: int, length: int) -> int:
-    """Operations to sort an array in rows of a length, as by a bitonic network."""
-    merges = max(length - 1, 0).bit_length()
-    return SORT_OPERATIONS * elements * merges * (merges + 1) // 2
-
-
-def selection_operations(elements: int, length: int) -> int:
-    """Operations to find the few largest of every row of a length."""
-    return SORT_OPERATIONS * elements * max(length - 1, 0).bit_length()
+_OF_VECTORS = frozenset(_SORTS) | _RANDOM_BITS | FACTORIZATIONS | {"fft"}
 
 
 def aval_bytes(aval: Any) -> int:
@@ -151,13 +140,25 @@ def _own_flops(eqn: Any) -> int:
         return sort_operations(rows.size, rows.shape[axis])
     if is_window(eqn):
         return _elements(eqn.outvars) * math.prod(params["window_dimensions"])
+    if name == "fft":
+        return _fourier_flops(eqn)
     if name in _RANDOM_BITS:
         return RANDOM_BITS_OPERATIONS * _elements(eqn.outvars)
-    if name in _TRANSCENDENTAL:
+    if is_long(eqn):
+        return LONG_OPERATIONS * _elements(eqn.outvars)
+    if name in TRANSCENDENTAL:
         return TRANSCENDENTAL_OPERATIONS * _elements(eqn.outvars)
     if name in VIEWS or name in _MOVES:
         return 0
-    return max(_elements([v]) for v in [*eqn.outvars, *eqn.invars])
+    most = max(_elements([v]) for v in [*eqn.outvars, *eqn.invars])
+    return scanned_taps(eqn) or most
+
+
+def _fourier_flops(eqn: Any) -> int:
+    sides = [eqn.invars[0].aval, eqn.outvars[0].aval]
+    is_real = any(side.dtype.kind != "c" for side in sides)
+    lengths = eqn.params["fft_lengths"]
+    return fourier_operations(max(s.size for s in sides), lengths, is_real=is_real)
 
 
 def is_window(eqn: Any) -> bool:
@@ -202,9 +203,9 @@ def seconds(
             for v in [*reads(eqn), *writes(eqn)]
             if hasattr(v.aval, "dtype") and v.aval.dtype.name.startswith(("f", "bf"))
         ]
-        if is_window(eqn):
+        if is_window(eqn) or scanned_taps(eqn):
             arithmetic += target.window_seconds(flops(eqn))
-        elif eqn.primitive.name in _OF_VECTORS:
+        elif eqn.primitive.name in _OF_VECTORS or is_long(eqn):
             arithmetic += flops(eqn) / target.vector_rate
         else:
             width = max(widths, default=4)

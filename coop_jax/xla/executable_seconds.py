@@ -14,28 +14,37 @@ from types import MappingProxyType
 from typing import Any
 
 from coop_jax.targets import Target
-from coop_jax.trace.costs import (
-    RANDOM_BITS_OPERATIONS,
-    TRANSCENDENTAL_OPERATIONS,
-    selection_operations,
-    sort_operations,
-)
 from coop_jax.trace.factorizations import (
     TRIANGULAR_SOLVE,
     factorization_of,
     factorization_operations,
 )
+from coop_jax.trace.operations import (
+    LONG_OPERATIONS,
+    RANDOM_BITS_OPERATIONS,
+    TRANSCENDENTAL_OPERATIONS,
+    fourier_operations,
+    selection_operations,
+    sort_operations,
+)
 from coop_jax.xla.buffer_assignment import published_module
 from coop_jax.xla.hlo_module import HloModule, Instruction
 from coop_jax.xla.loop_trips import loop_trips
 from coop_jax.xla.product_flops import patch_elements, product_flops, window_taps
-from coop_jax.xla.shapes import dimensions_of, element_bits, num_elements
+from coop_jax.xla.shapes import (
+    dimensions_of,
+    element_bits,
+    is_float,
+    is_tuple_shape,
+    num_elements,
+)
 from coop_jax.xla.touched_bytes import FREE, TouchedBytes
 
 _TRANSCENDENTAL = frozenset(
-    "atan2 cbrt cosine erf exponential exponential-minus-one log log-plus-one logistic "
-    "power rsqrt sine sqrt tan tanh".split()
+    "erf exponential exponential-minus-one log log-plus-one logistic rsqrt sqrt "
+    "tanh".split()
 )
+_LONG = frozenset("atan2 cbrt cosine power sine tan".split())
 _ARITHMETIC = frozenset(
     "abs add and ceil clamp compare convert divide floor maximum minimum multiply negate "
     "not or popcnt remainder round-nearest-afz round-nearest-even select shift-left "
@@ -162,13 +171,29 @@ class _Pricing:
                 width = element_bits(operand.shape) // 8
                 patches = patch_elements(module, inner)
                 arithmetic += target.product_seconds(products, width, patches)
-            elif inner.opcode in _WINDOWS:
-                arithmetic += target.window_seconds(window_taps(module, inner))
+            elif scanned := self._scanned_operations(inner):
+                arithmetic += target.window_seconds(scanned)
             else:
                 arithmetic += self._operations(inner) / target.vector_rate
         touched = self._touched.of(instruction)
         seconds = max(arithmetic, touched / target.bytes_per_second)
         return Work(seconds + target.launch_seconds, flops, touched, 1)
+
+    def _scanned_operations(self, instruction: Instruction) -> int:
+        """Operations of a reduction that no processor has vectors for: of windows, or of
+        several values at once, as for the index of an extremum; 0 of anything else."""
+        if instruction.opcode in _WINDOWS:
+            taps = window_taps(self._module, instruction)
+        elif instruction.opcode == "reduce" and is_tuple_shape(instruction.shape):
+            taps = num_elements(self._first_operand(instruction))
+        else:
+            return 0
+        # A `select-and-scatter` compares and adds.
+        return taps * max(map(self._of_scalars, instruction.called), default=1)
+
+    def _of_scalars(self, computation: int) -> int:
+        """Operations of what a reduction does with two elements."""
+        return sum(map(self._operations, self._touched.body(computation)))
 
     def _of_named(self, instruction: Instruction) -> int:
         """Operations of a kernel that was written by hand: "name" or "name.number"."""
@@ -189,6 +214,12 @@ class _Pricing:
         shapes = [dimensions_of(operand.shape) for operand in operands]
         return factorization_operations(name, *shapes)
 
+    def _of_fourier(self, instruction: Instruction) -> int:
+        sides = self._first_operand(instruction), instruction.shape
+        is_real = element_bits(sides[0]) != element_bits(sides[1])
+        elements = max(map(num_elements, sides))
+        return fourier_operations(elements, instruction.fourier, is_real=is_real)
+
     def _first_operand(self, instruction: Instruction) -> bytes:
         return self._module.instructions[instruction.operands[0]].shape
 
@@ -207,6 +238,10 @@ class _Pricing:
         name = _FACTORIZATIONS.get(opcode) or factorization_of(instruction.target)
         if name is not None:
             return self._of_factorization(instruction, name)
+        if opcode == "fft":
+            return self._of_fourier(instruction)
+        if opcode in _LONG or (opcode == "remainder" and is_float(instruction.shape)):
+            return LONG_OPERATIONS * num_elements(instruction.shape)
         if opcode in _ARITHMETIC:
             return num_elements(instruction.shape)
         if opcode in _TRANSCENDENTAL:

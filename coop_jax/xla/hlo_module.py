@@ -22,7 +22,7 @@ _INSTRUCTION_METADATA, _INSTRUCTION_LITERAL, _INSTRUCTION_PARAMETER = 7, 8, 9
 _INSTRUCTION_TUPLE_INDEX = 13
 _INSTRUCTION_DIMENSIONS, _INSTRUCTION_WINDOW = 14, 15
 _INSTRUCTION_CONVOLUTION, _INSTRUCTION_PRODUCT = 16, 30
-_INSTRUCTION_TARGET = 28
+_INSTRUCTION_TARGET, _INSTRUCTION_FOURIER = 28, 32
 _INSTRUCTION_ID, _INSTRUCTION_OPERANDS, _INSTRUCTION_CALLED = 35, 36, 38
 _INSTRUCTION_BACKEND_CONFIG, _INSTRUCTION_ALIASING = 43, 74
 _METADATA_OP_NAME = 2
@@ -48,6 +48,7 @@ class Instruction:
         target: what a custom call calls.
         literal: a constant's value, still encoded; left out where it is large.
         dimensions: those that a sort, reduction, transposition or the like names.
+        fourier: the lengths of a Fourier transform, by dimension.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Instruction:
     target: str = ""
     literal: bytes = b""
     dimensions: tuple[int, ...] = ()
+    fourier: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ def _read_instruction(data: bytes, computation: int) -> tuple[int, Instruction]:
     number = 0
     operands: list[int] = []
     dimensions: list[int] = []
+    fourier: list[int] = []
     called: list[int] = []
     aliasing: list[bytes] = []
     plain: dict[str, Any] = {}
@@ -167,6 +170,8 @@ def _read_instruction(data: bytes, computation: int) -> tuple[int, Instruction]:
             operands += integers(value)
         elif field == _INSTRUCTION_DIMENSIONS:
             dimensions += integers(value)
+        elif field == _INSTRUCTION_FOURIER:
+            fourier += integers(value)
         elif field == _INSTRUCTION_CALLED:
             called += integers(value)
         elif field == _INSTRUCTION_ALIASING:
@@ -189,5 +194,6 @@ def _read_instruction(data: bytes, computation: int) -> tuple[int, Instruction]:
         aliasing=tuple(aliasing),
         target=target,
         dimensions=tuple(dimensions),
+        fourier=tuple(fourier),
         **plain,
     )

@@ -84,19 +84,20 @@ def patch_elements(module: HloModule, instruction: Instruction) -> int:
 
 
 def window_taps(module: HloModule, instruction: Instruction) -> int:
-    """Of a reduction of windows the elements of its result times the positions of its
-    window; of a `select-and-scatter` those of its source.
+    """Of a reduction of windows the pairs of an element of its result and one of its
+    operand that meet, without padding; of a `select-and-scatter` those of its source.
 
     Arguments:
         module: the module that contains it.
         instruction: one of these.
     """
     place = 1 if instruction.opcode == "select-and-scatter" else -1
-    taps = math.prod(_shape(module, instruction, place))
-    for field, value in fields(instruction.window):
-        if field == _WINDOW_DIMENSIONS:
-            [size] = repeated(value, _WINDOW_SIZE) or [1]
-            taps *= size
+    sides = _shape(module, instruction, 0), _shape(module, instruction, place)
+    windows = [v for f, v in fields(instruction.window) if f == _WINDOW_DIMENSIONS]
+    taps = 1
+    for window, source, result in zip(windows, *sides, strict=True):
+        [size] = repeated(window, _WINDOW_SIZE) or [1]
+        taps *= _met(window, source, size, result)
     return taps
 
 

@@ -24,6 +24,7 @@ _BITS = {
     **dict.fromkeys((5, 9, 12, 15), 64),
     18: 128,
 }
+_FLOATS = frozenset((10, 11, 12, 16, *range(19, 21), *range(23, 26), 28, 29, 32, 33))
 _TUPLE, _BF16 = 13, 16
 _MAIN_MEMORY = 0
 
@@ -72,9 +73,18 @@ def num_elements(shape: bytes) -> int:
 
 def element_bits(shape: bytes) -> int:
     """Bits of an element of the first array in a shape."""
+    return _BITS.get(_element_type(shape), 0)
+
+
+def is_float(shape: bytes) -> bool:
+    """Whether the elements of the first array in a shape are floats."""
+    return _element_type(shape) in _FLOATS
+
+
+def _element_type(shape: bytes) -> int:
     _, array = next(leaves(shape))
     kinds = [value for field, value in fields(array) if field == _SHAPE_ELEMENT_TYPE]
-    return _BITS.get(kinds[-1], 0) if kinds else 0
+    return kinds[-1] if kinds else 0
 
 
 def sizes_of(shape: bytes) -> tuple[int, int, tuple[int, ...]]:

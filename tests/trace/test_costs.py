@@ -10,15 +10,9 @@ from steps import traced
 
 import coop_jax
 from coop_jax import targets
-from coop_jax.trace.costs import (
-    RANDOM_BITS_OPERATIONS,
-    flops,
-    patch_elements,
-    seconds,
-    seconds_again,
-    sort_operations,
-)
+from coop_jax.trace.costs import flops, patch_elements, seconds, seconds_again
 from coop_jax.trace.factorizations import factorization_of
+from coop_jax.trace.operations import RANDOM_BITS_OPERATIONS, sort_operations
 from coop_jax.xla.executable_seconds import executable_work
 
 ROWS, WIDTH = 64, 512

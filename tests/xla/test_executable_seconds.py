@@ -17,13 +17,13 @@ from coop_jax.compile.traced_step import TracedStep
 from coop_jax.emit.order_after import after_p
 from coop_jax.targets import mesh as named_mesh
 from coop_jax.targets import named
-from coop_jax.trace.costs import (
+from coop_jax.trace.costs import flops
+from coop_jax.trace.kernels import kernel_flops
+from coop_jax.trace.operations import (
     SORT_OPERATIONS,
-    flops,
     selection_operations,
     sort_operations,
 )
-from coop_jax.trace.kernels import kernel_flops
 from coop_jax.xla import absent_devices
 from coop_jax.xla.buffer_assignment import published_module
 from coop_jax.xla.executable_seconds import executable_work
