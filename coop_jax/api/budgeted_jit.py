@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from coop_jax.api.call_arguments import kind_of_arguments, map_dynamic, without_static
+from coop_jax.api.call_arguments import kind_of_arguments
 from coop_jax.api.processes import Proposal, fit_together, keep_beating
 from coop_jax.api.results_check import Check, check_results
 from coop_jax.api.under_transformation import TransformedCalls
@@ -19,6 +19,7 @@ from coop_jax.arena.stats import ArenaStats, new_exchange_log
 from coop_jax.base import _compat_distributed, _compat_jit
 from coop_jax.base.budget import NO_XLA_REMAT, resolve_budget
 from coop_jax.base.errors import PlanFileError
+from coop_jax.compile.dynamic_arguments import map_dynamic, without_static
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.fit_saved import fit_saved
 from coop_jax.fitted_step import FittedStep

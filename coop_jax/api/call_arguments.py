@@ -1,8 +1,7 @@
-"""Call arguments: the static ones, and the kind of a call, which decides its plan."""
+"""Call arguments: the kind of a call, which decides its plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -72,29 +71,3 @@ class _Layout:
             return False
         one, another = self._sharding, other._sharding
         return one == another or one.is_equivalent_to(another, self._ndim)
-
-
-def map_dynamic(
-    jitted: Any, fn: Callable[[Any], Any], args: tuple, kwargs: dict
-) -> tuple[tuple, dict]:
-    """The arguments with a function applied to each that is not static."""
-    nums, static_names = _static(jitted, args)
-    return (
-        tuple(a if i in nums else fn(a) for i, a in enumerate(args)),
-        {k: v if k in static_names else fn(v) for k, v in kwargs.items()},
-    )
-
-
-def without_static(jitted: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The arguments that are not static."""
-    nums, static_names = _static(jitted, args)
-    return (
-        tuple(a for i, a in enumerate(args) if i not in nums),
-        {k: v for k, v in kwargs.items() if k not in static_names},
-    )
-
-
-def _static(jitted: Any, args: tuple) -> tuple[set[int], tuple[str, ...]]:
-    """Positions and names of the static arguments of a call."""
-    nums, names = _compat_jit.static_arguments(jitted)
-    return {i % len(args) for i in nums if -len(args) <= i < len(args)}, names

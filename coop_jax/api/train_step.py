@@ -13,13 +13,13 @@ from typing import Any
 import jax
 
 from coop_jax.api.budgeted_jit import BudgetedJit, Settings
-from coop_jax.api.call_arguments import map_dynamic
 from coop_jax.api.frontends import equinox, flax_nnx
 from coop_jax.api.frontends.inner import Act
 from coop_jax.api.results_check import Check
 from coop_jax.arena.stats import ArenaStats, is_debugged
 from coop_jax.base import _compat_jit
 from coop_jax.base.budget import check_budget, format_bytes
+from coop_jax.compile.dynamic_arguments import map_dynamic
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.plan.planner import PlanOptions, planner_options
 from coop_jax.report import Plan

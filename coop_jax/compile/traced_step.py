@@ -24,6 +24,7 @@ from coop_jax.arena.executable import (
 from coop_jax.backends import backend_of
 from coop_jax.backends.backend import Backend
 from coop_jax.base import _compat, _compat_jit
+from coop_jax.compile.dynamic_arguments import without_values
 from coop_jax.emit.own_broadcasts import with_own_broadcasts
 from coop_jax.trace.in_shard_maps import runnable
 from coop_jax.trace.inline import flatten
@@ -42,7 +43,9 @@ class TracedStep:
         jitted: the step as written, jitted with its own options and the backend's
             compiler options.
         traced: that function, traced for these arguments.
-        args, kwargs: the arguments.
+        args, kwargs: the arguments, without the values of arrays: a step that is kept for
+            later calls keeps no array of the first one alive.
+        argument_devices: the devices that each of their leaves lies on.
         captured: values of the program's first inputs, which are no arguments: tracers
             that the step closes over.
     """
@@ -53,6 +56,7 @@ class TracedStep:
     args: tuple
     kwargs: dict
     captured: tuple[Any, ...] = ()
+    argument_devices: tuple[frozenset[Any], ...] = ()
     _jitted: weakref.WeakKeyDictionary[Program, Any] = dataclasses.field(
         default_factory=weakref.WeakKeyDictionary, repr=False
     )
@@ -86,7 +90,11 @@ class TracedStep:
         )
         donated = [False] * len(captured) + [info.donated for info in infos]
         program = with_bodies_of_maps(with_body_of_map(flatten(closed, donated)))
-        step = TracedStep(program, jitted, traced, args, kwargs, captured)
+        step = TracedStep(
+            *(program, jitted, traced),
+            *(*without_values(jitted, args, kwargs), captured),
+            _devices_of(_compat_jit.parse_arguments(jitted, args, kwargs)[1]),
+        )
         backend = backend_of(step.device())
         fn, given = _compat_jit.jit_parts(jitted)
         options = {**backend.compiler_options, **(given.get("compiler_options") or {})}
@@ -268,12 +276,16 @@ class TracedStep:
         return self.num_devices() if self.program.mapped is None else 1
 
     def _device_sets(self) -> Iterator[set[Any]]:
-        for leaf in self.leaves(self.args, self.kwargs):
-            if not _compat.is_traced([leaf]):
-                yield from _device_set(getattr(leaf, "sharding", None))
+        yield from map(set, self.argument_devices)
         for shardings in _compat_jit.leaf_shardings(self.traced):
             for sharding in shardings:
                 yield from _device_set(sharding)
+
+
+def _devices_of(leaves: list[Any]) -> tuple[frozenset[Any], ...]:
+    known = (leaf for leaf in leaves if not _compat.is_traced([leaf]))
+    shardings = (getattr(leaf, "sharding", None) for leaf in known)
+    return tuple(frozenset(d) for sharding in shardings for d in _device_set(sharding))
 
 
 def _device_set(sharding: Any) -> Iterator[set[Any]]:

@@ -11,6 +11,7 @@ from coop_jax.compile.as_written import predicted_fixed_bytes
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.graph.stored_values import from_rules
 from coop_jax.plan.planner import PlanOptions, needed_bytes, planner_options, unconstrained
+from coop_jax.search.candidates import LEAST_STEP
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.graphs import graphs_of
 from coop_jax.search.placements import XLA_PLACES
@@ -29,7 +30,8 @@ def predict_step(
 
     For tracing under an outer transformation, where nothing can be compiled. XLA places
     the tensors: an arena can be neither batched nor differentiated. Where no plan fits by
-    the prediction, there is a warning, and the plan is the tightest.
+    the prediction, there is a warning, and the plan is the tightest; where that is not
+    expected to help noticeably, the step stays as written.
 
     Arguments:
         traced: the step.
@@ -69,13 +71,17 @@ def predict_step(
         # nothing here can find out. A percentage is one of a prediction.
         if isinstance(budget, int) and budget_bytes < fixed_bytes:
             raise
+        helps = unmodified - error.smallest_bytes > unmodified // LEAST_STEP
+        done = "It recomputes all that helps" if helps else "It stays as written"
         warnings.warn(
             f"A step made by `{caller}` is called inside of a transformation such as "
             "`jax.jit` or `jax.grad`, where its bytes can only be predicted: "
             f"{format_bytes(error.smallest_bytes)} at least, of a budget of "
-            f"{format_bytes(budget_bytes)}. It recomputes all that helps. To have the "
-            "budget verified, call it outside, with the whole step inside of it.",
+            f"{format_bytes(budget_bytes)}. {done}. To have it planned by what XLA stores "
+            "and the budget verified, call it outside, with the whole step inside of it.",
             stacklevel=2,
         )
+        if not helps:
+            return program
         candidate = search.predict(error.smallest_bytes)
     return candidate.realized.program

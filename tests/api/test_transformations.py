@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from random_programs import random_function
@@ -25,6 +26,7 @@ from steps import (
 import coop_jax
 from coop_jax import remat_train_step
 from coop_jax.trace.program import all_equations
+from coop_jax.xla.memory_figures import memory_figures
 
 
 @jax.custom_vjp
@@ -299,3 +301,38 @@ def test_a_predicted_excess_is_a_warning_where_nothing_can_be_verified():
         jax.jit(remat_train_step(step, budget="70%"))(weights, x)
     with pytest.raises(coop_jax.InfeasibleBudgetError, match="by prediction"):
         jax.jit(remat_train_step(step, budget=1000))(weights, x)
+
+
+def residual_step(weights, x):
+    """Where XLA stores what it is not expected to store: plans by rules do not help."""
+
+    def loss(weights):
+        y = x
+        for w in weights:
+            y = jnp.tanh(y @ w) + jnp.sin(y)
+        return jnp.mean(y**2)
+
+    return jax.value_and_grad(loss)(weights)
+
+
+def test_a_plan_that_is_not_expected_to_help_is_not_taken():
+    weights, x = mlp_arguments(batch=2048)
+    as_written = memory_figures(jax.jit(residual_step).lower(weights, x).compile())
+    with pytest.warns(UserWarning, match="It stays as written. To have it planned by what"):
+        inside = jax.jit(remat_train_step(residual_step, budget="50%")).lower(weights, x)
+    assert memory_figures(inside.compile()).total_bytes <= as_written.total_bytes
+    # Outside, where XLA shows what it stores, they do.
+    assert remat_train_step(residual_step, budget="50%").plan(weights, x).num_fences
+
+
+@pytest.mark.parametrize("budget", ["1TiB", "60%"])
+def test_a_planned_step_can_be_exported(budget):
+    weights, x = mlp_arguments()
+    step = remat_train_step(mlp_step, budget=budget, planner="lookahead")
+    names = "coop_fence", "coop_after", "LayoutConstraint"
+    checks = [export.DisabledSafetyCheck.custom_call(name) for name in names]
+    exported = export.export(step, disabled_checks=checks)(weights, x)
+    assert_trees_equal(jax.jit(exported.call)(weights, x), step(weights, x))
+    if budget == "60%":
+        with pytest.raises(ValueError, match="no compatibility guarantees"):
+            export.export(step)(weights, x)

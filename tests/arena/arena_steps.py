@@ -26,6 +26,7 @@ EAGER = Target("eager", "cpu", {32: 1e11, 16: 1e11}, 1e16, 64)
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepInArena:
     step: TracedStep
+    args: tuple[Any, ...]
     graph: StepGraph
     schedule: Any
     segments: list[Segment]
@@ -42,7 +43,7 @@ class StepInArena:
         return self.step.compile(program)
 
     def run(self, plan: ArenaPlan | None = None, exchange_log: int | None = None) -> Any:
-        return jax.block_until_ready(self.compiled(plan, exchange_log)(*self.step.args))
+        return jax.block_until_ready(self.compiled(plan, exchange_log)(*self.args))
 
     def checked(self, plan: ArenaPlan | None = None) -> Any:
         """Run with an exchange log of its own."""
@@ -58,7 +59,8 @@ class StepInArena:
 @functools.cache
 def step_in_arena(percent: int = 50, dtype: str = "float32") -> StepInArena:
     """An MLP's step at a part of what it keeps alive."""
-    step = traced(mlp_step, *mlp_arguments(dtype=dtype))
+    args = mlp_arguments(dtype=dtype)
+    step = traced(mlp_step, *args)
     graph = compiled_graph(step)
     options = PlanOptions(policy="search", limits_live_bytes=True)
     largest = unconstrained(graph, options).statistics.max_live_bytes
@@ -66,4 +68,4 @@ def step_in_arena(percent: int = 50, dtype: str = "float32") -> StepInArena:
     segments, plan = plan_arena(
         graph, schedule, EAGER, fence_free_inputs=False, is_guarded=False
     )
-    return StepInArena(step, graph, schedule, segments, plan)
+    return StepInArena(step, args, graph, schedule, segments, plan)

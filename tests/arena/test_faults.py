@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("optimized_code")
 def test_the_tampered_step_is_right_before_it_is_tampered_with():
     made = step_in_arena()
     assert len(made.plan.stays) >= 4
-    assert_trees_equal(made.checked(), jax.jit(mlp_step)(*made.step.args))
+    assert_trees_equal(made.checked(), jax.jit(mlp_step)(*made.args))
 
 
 @pytest.mark.parametrize("checked", [True, False])
@@ -196,9 +196,9 @@ def test_without_checked_mode_a_copied_arena_gives_the_same_results():
     program = made.compiled()
     kept = program._make()
     before = np.asarray(kept)  # The caller's view of it: it can't be overwritten.
-    arena, results = program.compiled(kept, *made.step.args)
+    arena, results = program.compiled(kept, *made.args)
     del arena
-    assert_trees_equal(results, jax.jit(mlp_step)(*made.step.args))
+    assert_trees_equal(results, jax.jit(mlp_step)(*made.args))
     del before
 
 
@@ -280,6 +280,6 @@ def test_a_step_that_fails_after_its_call_returned():
     while not arena.is_ready():
         time.sleep(0.01)
     compiled._idle.append(arena)
-    assert_trees_equal(compiled(*made.step.args), jax.jit(mlp_step)(*made.step.args))
+    assert_trees_equal(compiled(*made.args), jax.jit(mlp_step)(*made.args))
     with pytest.raises(ERROR, match="nothing lives there"):
         arena.block_until_ready()

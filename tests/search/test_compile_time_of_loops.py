@@ -37,7 +37,7 @@ COMPILED = {
     "recurrent in one part": (lambda: recurrent(None, 200, 32, 16), "60%", [1]),
     "recurrent in groups": (lambda: recurrent(None, 200, 32, 16), "20%", [8]),
     "simulation in one part": (lambda: simulation(None, 500, 256), "60%", [1]),
-    "simulation in groups": (lambda: simulation(None, 500, 256), "20%", [25]),
+    "simulation in groups": (lambda: simulation(None, 500, 256), "20%", [20]),
     "accumulation": (lambda: accumulated(None, 3, 8, 32, 64), "50%", [1]),
     "decoder": (lambda: decoder_problem(SIZES), "60%", [1]),
 }

@@ -16,6 +16,7 @@ from coop_jax.search.candidates import MAX_CLOSING_IN, MAX_COMPILATIONS
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.live_bytes_feedback import executions_by_instruction, scratch_needed
 from coop_jax.search.problem import Problem
+from coop_jax.trace.costs import aval_bytes
 from coop_jax.xla import absent_devices, liveness
 from coop_jax.xla.buffer_assignment import (
     assigned_buffers,
@@ -251,7 +252,7 @@ def test_executables_from_a_cache_teach_the_same(read, compilation_cache):
 def test_copies_of_arguments_are_seen(read):
     """XLA:CPU copies weights that the step as written updates in place; the plan's order
     of readers and updates leaves nothing to copy."""
-    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(read.step.args[0]))
+    weights = sum(map(aval_bytes, jax.tree.leaves(read.step.args[0])))
     as_written = published_module(read.tagged)
     copied = liveness.copied_arguments_bytes(as_written)
     assert 0 < copied <= weights
