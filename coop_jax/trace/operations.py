@@ -88,10 +88,11 @@ def is_long(eqn: Any) -> bool:
 def scanned_taps(eqn: Any) -> int:
     """Operations of a reduction that no processor has vectors for: cumulative, or of
     several values at once, as for the index of an extremum; 0 of anything else."""
-    name, operand = eqn.primitive.name, eqn.invars[0].aval if eqn.invars else None
+    name = eqn.primitive.name
     if name in _ARGUMENTS or (name == "reduce" and len(eqn.outvars) > 1):
-        return _ARGUMENT_OPERATIONS * operand.size
+        return _ARGUMENT_OPERATIONS * eqn.invars[0].aval.size
     if name not in _CUMULATIVE:
         return 0
+    operand = eqn.invars[0].aval
     window = min(operand.shape[eqn.params["axis"]], _CUMULATIVE_WINDOW)
     return _CUMULATIVE[name] * (window + 1) * operand.size // 2
