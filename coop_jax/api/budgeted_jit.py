@@ -20,7 +20,7 @@ from coop_jax.base import _compat_distributed, _compat_jit
 from coop_jax.base.budget import NO_XLA_REMAT, resolve_budget
 from coop_jax.base.errors import PlanFileError
 from coop_jax.compile.dynamic_arguments import map_dynamic, without_static
-from coop_jax.compile.traced_step import TracedStep
+from coop_jax.compile.traced_step import TracedStep, is_part_of_step
 from coop_jax.fit_saved import fit_saved
 from coop_jax.fitted_step import FittedStep
 from coop_jax.pipeline import fit_step
@@ -99,6 +99,8 @@ class BudgetedJit:
             return instead(), None
         if _compat_jit.is_transformed():
             self._refuse_file_inside()
+            if is_part_of_step():
+                return self.jitted(*args, **kwargs), None
             return self._transformed(args, kwargs), None
         fitted = self.fitted(args, kwargs)
         if self._settings.placement != "arena":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import hashlib
@@ -32,6 +33,8 @@ from coop_jax.trace.mapped import with_body_of_map
 from coop_jax.trace.program import Program
 from coop_jax.trace.shards import with_bodies_of_maps
 from coop_jax.xla.buffer_assignment import has_assignment
+
+_IS_PART: contextvars.ContextVar[bool] = contextvars.ContextVar("is_part", default=False)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,7 +86,7 @@ class TracedStep:
             xla_rematerializes: whether XLA may rematerialize by itself, in what is planned
                 and as written.
         """
-        traced = jitted.trace(*args, **kwargs)
+        traced = _trace_as_one(jitted, args, kwargs)
         closed, captured = _compat_jit.traced_parts(traced)
         infos = jax.tree.leaves(
             traced.args_info, is_leaf=lambda x: isinstance(x, jax.stages.ArgInfo)
@@ -102,7 +105,7 @@ class TracedStep:
             options = backend.without_rematerialization(options)
         if options != given.get("compiler_options", {}):
             jitted = jax.jit(fn, **{**given, "compiler_options": options})
-            traced = jitted.trace(*args, **kwargs)
+            traced = _trace_as_one(jitted, args, kwargs)
             step = dataclasses.replace(step, jitted=jitted, traced=traced)
         if step.num_devices() > 1:  # The partitioning into shards is left to XLA.
             return step
@@ -280,6 +283,21 @@ class TracedStep:
         for shardings in _compat_jit.leaf_shardings(self.traced):
             for sharding in shardings:
                 yield from _device_set(sharding)
+
+
+def is_part_of_step() -> bool:
+    """Whether the caller is being traced as a part of a step that is planned as one."""
+    return _IS_PART.get()
+
+
+def _trace_as_one(jitted: Any, args: tuple, kwargs: dict) -> Any:
+    """A jitted function, traced; planned steps that it calls are as written there: their
+    equations are planned with all others."""
+    token = _IS_PART.set(True)
+    try:
+        return jitted.trace(*args, **kwargs)
+    finally:
+        _IS_PART.reset(token)
 
 
 def _devices_of(leaves: list[Any]) -> tuple[frozenset[Any], ...]:

@@ -5,7 +5,9 @@ Its numbers are those of the step as written, derivative rules of its own includ
 
 from __future__ import annotations
 
+import functools
 import random
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -336,3 +338,24 @@ def test_a_planned_step_can_be_exported(budget):
     if budget == "60%":
         with pytest.raises(ValueError, match="no compatibility guarantees"):
             export.export(step)(weights, x)
+
+
+def test_a_planned_step_inside_of_another_is_planned_with_it():
+    """Its own budget is for calls of it alone; no fence of its own is in the way."""
+    weights, x = mlp_arguments(batch=2048)
+    inner = remat_train_step(residual_step, budget="90%")
+
+    def outer(step, weights, x):
+        loss, gradients = step(weights, x)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients), loss
+
+    alone = remat_train_step(functools.partial(outer, residual_step), budget="50%")
+    nested = remat_train_step(functools.partial(outer, inner), budget="50%")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan = nested.plan(weights, x)
+    assert plan.measured_bytes == alone.plan(weights, x).measured_bytes
+    assert_trees_equal(nested(weights, x), alone(weights, x))
+    assert nested.check(weights, x).largest_relative < 1e-5
+    # By itself it keeps its own budget.
+    assert inner.plan(weights, x).budget_bytes != plan.budget_bytes
