@@ -66,7 +66,8 @@ def remat_train_step(
     Under an outer transformation (`jit`, `grad`, `vmap`, `shard_map`) nothing can be
     compiled: there the step is planned from the prediction alone, which is not verified;
     where that exceeds the budget, a warning says so. Differentiated, it is the step as
-    written, `custom_jvp` and `custom_vjp` rules included.
+    written, `custom_jvp` and `custom_vjp` rules included. Inside of another planned step
+    it is a part of that.
 
     The method is Coop's ("Coop: Memory is not a Commodity", NeurIPS 2023), run ahead of
     time on the whole step.
