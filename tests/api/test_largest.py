@@ -135,11 +135,13 @@ def test_it_is_within_one_item_of_the_largest(make_step, sizes, budget, compilat
     assert found.num_compilations == total
     assert found.size in sizes
     assert not found.plan.is_unmodified
-    # Planned from scratch, it fits: with the same plan, for fewer compilations.
+    # Planned from scratch, it fits: with the same recomputation, for fewer compilations.
+    # Order fences may differ: they are read of an executable that misses.
     compilations.clear()
     step, args = make_step(found.size)
     plan = fit(step, *args, **options)
-    assert plan.measured_bytes == found.measured_bytes <= plan.budget_bytes
+    assert plan.compute_overhead == found.plan.compute_overhead
+    assert max(plan.measured_bytes, found.measured_bytes) <= plan.budget_bytes
     if make_step is not scanned:
         assert total <= compilations["all"] + MAX_MORE
     step, args = make_step(sizes[sizes.index(found.size) + 2])
