@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from coop_jax.base._compat import Literal
 
 TRANSCENDENTAL_OPERATIONS = 10
@@ -80,8 +82,8 @@ def is_long(eqn: Any) -> bool:
     if name == "rem":
         return eqn.outvars[0].aval.dtype.name.startswith(("f", "bf"))
     if name == "pow" and isinstance(eqn.invars[1], Literal):
-        exponent = eqn.invars[1].val
-        return getattr(exponent, "ndim", 0) > 0 or float(exponent) not in _SHORT_POWERS
+        exponent = np.asarray(eqn.invars[1].val, np.complex128)
+        return exponent.ndim > 0 or exponent.item() not in _SHORT_POWERS
     return name in LONG or name in _SERIES
 
 

@@ -83,6 +83,8 @@ def test_what_takes_a_root_or_a_product_is_not_long():
 
     x = jnp.ones(8)
     assert is_long(only(lambda x: x**1.5, x))
+    assert is_long(only(lambda x: lax.pow(x, 1 + 2j), lax.complex(x, x)))
+    assert not is_long(only(lambda x: x**0.5, x.astype(jnp.bfloat16)))
     assert not is_long(only(lambda x: lax.pow(x, 0.5), x))
     assert is_long(only(lambda x: lax.rem(x, x), x))
     assert not is_long(only(lambda i: lax.rem(i, i), x.astype(jnp.int32)))
