@@ -270,6 +270,7 @@ def test_a_straight_line_fits_as_by_hand(make):
     assert plan.recomputed_flops > 0
 
 
+@pytest.mark.slow
 def test_the_faster_form_is_taken(monkeypatch):
     step, args = unrolled(layers=3)
     budget = needed_bytes(step, args) // 2
