@@ -48,9 +48,9 @@ class TracedStep:
         traced: that function, traced for these arguments.
         args, kwargs: the arguments, without the values of arrays: a step that is kept for
             later calls keeps no array of the first one alive.
-        argument_devices: the devices that each of their leaves lies on.
         captured: values of the program's first inputs, which are no arguments: tracers
             that the step closes over.
+        argument_devices: the devices that the arguments' leaves lie on, leaf by leaf.
     """
 
     program: Program

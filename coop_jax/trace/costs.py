@@ -19,7 +19,7 @@ from coop_jax.trace.operations import (
     TRANSCENDENTAL_OPERATIONS,
     fourier_operations,
     is_long,
-    scanned_taps,
+    scanned_operations,
     sort_operations,
 )
 from coop_jax.trace.program import reads, writes
@@ -151,7 +151,7 @@ def _own_flops(eqn: Any) -> int:
     if name in VIEWS or name in _MOVES:
         return 0
     most = max(_elements([v]) for v in [*eqn.outvars, *eqn.invars])
-    return scanned_taps(eqn) or most
+    return scanned_operations(eqn) or most
 
 
 def _fourier_flops(eqn: Any) -> int:
@@ -203,7 +203,7 @@ def seconds(
             for v in [*reads(eqn), *writes(eqn)]
             if hasattr(v.aval, "dtype") and v.aval.dtype.name.startswith(("f", "bf"))
         ]
-        if is_window(eqn) or scanned_taps(eqn):
+        if is_window(eqn) or scanned_operations(eqn):
             arithmetic += target.window_seconds(flops(eqn))
         elif eqn.primitive.name in _OF_VECTORS or is_long(eqn):
             arithmetic += flops(eqn) / target.vector_rate

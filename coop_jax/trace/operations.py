@@ -87,7 +87,7 @@ def is_long(eqn: Any) -> bool:
     return name in LONG or name in _SERIES
 
 
-def scanned_taps(eqn: Any) -> int:
+def scanned_operations(eqn: Any) -> int:
     """Operations of a reduction that no processor has vectors for: cumulative, or of
     several values at once, as for the index of an extremum; 0 of anything else."""
     name = eqn.primitive.name
