@@ -1,6 +1,7 @@
 """Inner loops keep less than they stack as written from an outer loop to its gradient."""
 
 import functools
+import time
 
 import jax
 import jax.numpy as jnp
@@ -72,16 +73,27 @@ STEPS = {
     "chunked": chunked,
     "over time": lambda wrap=plain: stacked_recurrent(4, 32, wrap),
 }
-by_name = pytest.mark.parametrize("name", STEPS)
-# Times the price of the policy. On JAX 0.10.2 the recurrent step takes 1.08 times that.
-LEEWAY = {"over time": 1.02 if jax.__version_info__ >= (0, 12) else 1.1}
+# By prices alone the recurrent step takes up to 1.11 times as long with the plan as with the
+# policy; by the clock, half to two thirds of that. So it is measured.
+MEASURED = {"over time"}
 
 
 def figures(compiled):
     return memory_figures(compiled).total_bytes, executable_seconds(compiled, TARGET)
 
 
-@by_name
+def least_seconds(executables, args, repeats=15):
+    """The least of the measured seconds of each, run one after the other."""
+    seconds = [[] for _ in executables]
+    for _ in range(repeats):
+        for known, run in zip(seconds, executables, strict=True):
+            start = time.perf_counter()
+            jax.block_until_ready(run(*args))
+            known.append(time.perf_counter() - start)
+    return [min(known) for known in seconds]
+
+
+@pytest.mark.parametrize("name", STEPS)
 def test_products_of_inner_loops_are_kept_at_the_price_of_a_policy(name):
     step, args = STEPS[name]()
     by_hand = jax.jit(STEPS[name](DOTS)[0]).lower(*args).compile()
@@ -89,8 +101,12 @@ def test_products_of_inner_loops_are_kept_at_the_price_of_a_policy(name):
     assert budget < 0.9 * figures(jax.jit(step).lower(*args).compile())[0]
     planned = remat_train_step(step, budget=budget)
     assert planned.plan(*args).measured_bytes <= budget
-    ours = figures(planned.lower(*args).compile())[1]
-    assert ours <= LEEWAY.get(name, 1.02) * seconds
+    compiled = planned.lower(*args).compile()
+    if name in MEASURED:
+        ours, seconds = least_seconds([compiled, by_hand], args)
+    else:
+        ours = figures(compiled)[1]
+    assert ours <= 1.02 * seconds
     results = [jax.tree.leaves(fn(*args)) for fn in (planned, jax.jit(step))]
     for one, other in zip(*results, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
