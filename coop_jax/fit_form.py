@@ -98,10 +98,13 @@ def fit_form(
         if fitted is not None:
             return fitted
         smallest = loops.smallest().loops
+        begun = together.begun(smallest)
         num_compilations = loops.num_compilations + together.num_compilations
         works_bytes = _least_that_works(works_bytes, loops.smallest())
-    around, tagged = _around_loops(traced, tagged, loops)
-    if begun is None or loops is not None:
+    around = traced
+    if loops is not None and begun is None:
+        around, tagged = _around_loops(traced, tagged, loops)
+    if begun is None:
         problem = problem_of(around, planner, log, tagged, placing, works_bytes, caller)
         search = BudgetSearch(problem)
     else:

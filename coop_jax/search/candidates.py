@@ -13,10 +13,12 @@ from coop_jax.plan.decoded import AnySchedule
 from coop_jax.search.placements import Realization
 
 # Compilations of plans until one keeps a budget; of the tightest ones until the budget is
-# refused; of others where one of the tightest keeps it; of those between one that keeps it
-# and the budget.
+# refused, and where XLA needs clearly more for these than planned, so that others may need
+# less; of others where one of the tightest keeps it; of those between one that keeps it and
+# the budget.
 MAX_COMPILATIONS = 3
 MAX_TIGHTEST = 2
+MAX_TIGHTEST_IN_DOUBT = 4
 MAX_BESIDE_TIGHTEST = 2
 MAX_CLOSING_IN = 2
 # After a miss the next plan uses less by at least one over this number of the room.

@@ -121,10 +121,11 @@ class BudgetSearch:
 
         Raises:
             InfeasibleBudgetError: at once for a budget below the bytes that no plan can go
-                below, or else after compiling the two tightest plans, behind at most two
-                that were expected to keep it; after two more where the tightest were
-                expected to keep it by far, or need no less than the step as written. A plan
-                that misses is compiled once more where order fences may help.
+                below, or else after compiling the two tightest plans, and two more where
+                XLA needs clearly more for them than planned, behind at most two that were
+                expected to keep it; after two more where the tightest were expected to keep
+                it by far, or need no less than the step as written. A plan that misses is
+                compiled once more where order fences may help.
         """
         if self.is_refused_at_once(budget_bytes):
             raise self._refusals.at_once(budget_bytes, self._smallest_that_works)

@@ -7,7 +7,7 @@ which are the same for all budgets.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from coop_jax.base.threads import at_once
 from coop_jax.graph.step_graph import StepGraph
@@ -16,6 +16,7 @@ from coop_jax.search.candidates import (
     LEAST_STEP,
     MAX_COMPILATIONS,
     MAX_TIGHTEST,
+    MAX_TIGHTEST_IN_DOUBT,
     Enough,
     Measured,
     least,
@@ -28,6 +29,9 @@ from coop_jax.search.problem import Problem
 # For the tightest plans: the parts of the smallest pool that can be planned, which a plan
 # may use where no single operation needs more.
 _FLOOR_PREFERENCES = (0.95, 0.9, 0.85, 0.8, 0.7)
+# XLA needs clearly more than planned if it is more by at least one over this number. How it
+# packs a few large values more or less than the plan decides that, not how many are alive.
+_CLEARLY = 20
 
 
 class FeedbackSearch:
@@ -70,13 +74,15 @@ class FeedbackSearch:
 
         The plans are the same for every budget; `num_left` of them may be compiled, each
         once more with order fences; for a probe with as few as for a budget, and only
-        if these are expected to keep it.
+        if these are expected to keep it. Where XLA needs clearly more than planned for all
+        of them, up to `MAX_TIGHTEST_IN_DOUBT`, apart from a probe.
         """
         learnt = LearntScratch(self._problem)
         tried: dict[bytes, Measured] = {}
         plans: list[Planned] | None = None
         error = 0
-        while len(tried) < num_left:
+        may_doubt = num_left >= MAX_TIGHTEST and not is_probe
+        while len(tried) < num_left or (may_doubt and self._is_in_doubt(tried)):
             if plans is None:
                 plans = self._tightest_plans(learnt.graphs)
             plans = [plan for plan in plans if key_of(*plan) not in tried]
@@ -97,6 +103,14 @@ class FeedbackSearch:
             if learnt.learn(planned, measured):
                 plans, error = None, 0
         return min(tried.values(), key=least)
+
+    def _is_in_doubt(self, tried: Mapping[bytes, Measured]) -> bool:
+        """Whether another of the tightest plans may need less than those tried."""
+        if self._problem.is_on_host_devices or len(tried) >= MAX_TIGHTEST_IN_DOUBT:
+            return False
+        smallest = min(tried.values(), key=least)
+        planned_bytes = smallest.candidate.planned_bytes
+        return smallest.total_bytes > planned_bytes + planned_bytes // _CLEARLY
 
     def _likeliest(self, plans: list[Planned]) -> Planned:
         """The first plan, unless another is expected to need clearly less."""

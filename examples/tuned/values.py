@@ -125,6 +125,12 @@ VALUES = (
     ),
     Tuned(
         _SEARCH,
+        "MAX_TIGHTEST_IN_DOUBT",
+        "of which XLA needs clearly more than planned",
+        EFFORT,
+    ),
+    Tuned(
+        _SEARCH,
         "MAX_BESIDE_TIGHTEST",
         "plans compiled once one of the tightest keeps the budget",
         EFFORT,
@@ -246,6 +252,12 @@ VALUES = (
         _DESCENT,
         "_AFTER_A_MISS",
         "unused room, in `SLACK_WORTH_USING`, that is worth a compilation after a miss",
+        ARGUMENT,
+    ),
+    Tuned(
+        "search.feedback_search",
+        "_CLEARLY",
+        "bytes beyond the tightest plans, one over this, for which more are compiled",
         ARGUMENT,
     ),
     Tuned(

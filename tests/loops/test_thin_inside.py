@@ -73,8 +73,8 @@ STEPS = {
     "chunked": chunked,
     "over time": lambda wrap=plain: stacked_recurrent(4, 32, wrap),
 }
-# By prices alone the recurrent step takes up to 1.11 times as long with the plan as with the
-# policy; by the clock, half to two thirds of that. So it is measured.
+# By prices alone the recurrent step takes up to 1.11 times as long with the plan as with
+# the policy; by the clock, half to two thirds of that. So it is measured.
 MEASURED = {"over time"}
 
 
