@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from coop_jax.base.budget import format_bytes, resolve_budget
+from coop_jax.base.budget import format_bytes
 from coop_jax.base.errors import InfeasibleBudgetError
 from coop_jax.compile.as_written import AsWritten, compile_tagged, least_fixed_bytes
 from coop_jax.compile.traced_step import TracedStep
@@ -43,7 +43,7 @@ from coop_jax.xla.memory_figures import memory_figures
 
 def fit_form(
     asked: Asked,
-    budget: int | str,
+    budget_bytes: int,
     compiled: list[AsWritten],
     begun: BudgetSearch | None = None,
     *,
@@ -52,9 +52,10 @@ def fit_form(
     """A step that keeps a budget: its loops, then the straight line.
 
     Arguments:
-        budget, begun: as of `fit_step`.
+        budget_bytes: the budget.
         compiled: the step as written, which is taken out of the list; of another form of
             it, its tagged program alone.
+        begun: as of `fit_step`.
         refuses_at_once: whether a step with loops whose arguments and results alone exceed
             the budget is refused before its loops are planned.
 
@@ -64,7 +65,6 @@ def fit_form(
     traced, planner, log, placing, caller, subject = asked
     as_written = compiled.pop()
     device, total_bytes = traced.device(), as_written.total_bytes
-    budget_bytes = resolve_budget(budget, total_bytes, device, caller)
     log(
         f"unmodified step: {format_bytes(total_bytes)}, budget {format_bytes(budget_bytes)}"
     )

@@ -32,6 +32,7 @@ works. Differences between backends are behind `backends.backend.Backend` in eve
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,7 @@ from coop_jax.plan.planner import PlanOptions
 from coop_jax.saved.subject import Subject
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.placements import XLA_PLACES, Placing
+from coop_jax.searches import seconds_on_device
 from coop_jax.xla.memory_figures import memory_figures
 
 
@@ -88,15 +90,32 @@ def fit_step(
     asked = Asked(traced, planner, log, placing, caller, subject)
     compiled = [unmodified or as_written_for(traced, budget, caller)]
     del unmodified  # Its buffers are not needed while plans are compiled.
+    total_bytes = compiled[0].total_bytes
+    budget_bytes = resolve_budget(budget, total_bytes, traced.device(), caller)
+    seconds = None
+    if compiled[0].compiled is not None and total_bytes > budget_bytes:
+        seconds = seconds_on_device(traced)(compiled[0].compiled)
     if again is None:
-        return fit_form(asked, budget, compiled, begun)
-    return _better_form(asked, again, budget, compiled, begun)
+        fitted = fit_form(asked, budget_bytes, compiled, begun)
+    else:
+        fitted = _better_form(asked, again, budget_bytes, compiled, begun)
+    return fitted if seconds is None else _relative_to(seconds, fitted, traced)
+
+
+def _relative_to(seconds: float, fitted: FittedStep, traced: TracedStep) -> FittedStep:
+    """A step with the time of its executable, relative to the seconds of that of the step
+    as written, in its report."""
+    own = seconds_on_device(traced)(fitted.compiled)
+    if own is None or not seconds:
+        return fitted
+    plan = dataclasses.replace(fitted.plan, executable_overhead=own / seconds)
+    return dataclasses.replace(fitted, plan=plan)
 
 
 def _better_form(
     asked: Asked,
     again: BranchesAgain,
-    budget: int | str,
+    budget_bytes: int,
     compiled: list[AsWritten],
     begun: BudgetSearch | None,
 ) -> FittedStep:
@@ -105,13 +124,12 @@ def _better_form(
 
     Arguments:
         again: the step whose gradients run branches again.
-        budget, compiled, begun: as of `fit_form`.
+        budget_bytes, compiled, begun: as of `fit_form`.
     """
     traced, placing, total_bytes = asked.traced, asked.placing, compiled[0].total_bytes
-    budget = resolve_budget(budget, total_bytes, traced.device(), asked.caller)
     before, fitted = traced.num_compilations, None
     try:
-        fitted = fit_form(asked, budget, compiled, begun)
+        fitted = fit_form(asked, budget_bytes, compiled, begun)
     except InfeasibleBudgetError as error:
         if error.operation is None:  # Arguments and results are the same in both forms.
             raise
@@ -125,7 +143,7 @@ def _better_form(
     asked = asked._replace(traced=again.traced)
     before = traced.num_compilations
     try:
-        other = fit_form(asked, budget, [again.compiled(total_bytes)])
+        other = fit_form(asked, budget_bytes, [again.compiled(total_bytes)])
     except InfeasibleBudgetError as error:
         if fitted is None:
             raise refusal.or_lower(error) from None

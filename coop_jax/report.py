@@ -50,7 +50,13 @@ class Plan:
         unmodified_bytes: XLA's figure for the step as written.
         predicted_bytes: the planner's expectation for this plan before it was compiled.
         measured_bytes: XLA's figure for the planned step.
-        compute_overhead: modelled time relative to no recomputation, at least 1.
+        compute_overhead: modelled time relative to no recomputation, at least 1: what the
+            planner expects before XLA fuses the plan.
+        executable_overhead: modelled time of the executable's instructions, and of its
+            memory where that takes time, relative to that of the step as written. It is
+            below 1 where XLA stores less for the plan. None where one of them is not known:
+            of plans that are not compiled or come from a file, and of devices whose
+            compiler does not publish instructions.
         recomputed_flops: floating point operations of all recomputations in one step.
         total_flops: floating point operations of the step as written.
         num_compilations: the number of compilations by XLA until this plan was accepted.
@@ -86,6 +92,7 @@ class Plan:
     num_devices: int = 1
     num_inside_readers: int = 0
     worthwhile_bytes: int | None = None
+    executable_overhead: float | None = None
     recipe: Recipe | SavedRecipe | None = dataclasses.field(default=None, repr=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -151,9 +158,12 @@ class Plan:
         ]
         if not self.is_unmodified:
             share = self.recomputed_flops / max(self.total_flops, 1)
+            time = f"modelled time x{self.compute_overhead:.3f}"
+            if self.executable_overhead is not None:
+                time = f"executable x{self.executable_overhead:.3f}"
             lines.append(
                 f"  recomputed   {self.recomputed_flops:.3g} FLOPs ({share:+.1%}), "
-                f"modelled time x{self.compute_overhead:.3f}, {self.num_fences} fences"
+                f"{time}, {self.num_fences} fences"
             )
             if self.num_inside_readers:
                 lines.append(

@@ -39,7 +39,7 @@ COLUMNS = (
     "budget",
     "XLA's bytes",
     "predicted",
-    "modelled time ×",
+    "executable ×",
     "compilations",
     "planned in, × `jax.jit`",
     "results differ by",
@@ -90,7 +90,8 @@ def plan_into(row: Row, compile_seconds: float) -> None:
     assert plan.measured_bytes is not None
     assert plan.measured_bytes <= plan.budget_bytes, "no step is over its budget"
     row.total_bytes, row.predicted_bytes = plan.measured_bytes, plan.predicted_bytes
-    row.overhead, row.num_compilations = plan.compute_overhead, plan.num_compilations
+    assert plan.executable_overhead is not None, "a CPU publishes instructions"
+    row.overhead, row.num_compilations = plan.executable_overhead, plan.num_compilations
     row.difference = step.check(*made.args).largest_relative
 
 

@@ -4,9 +4,16 @@ import dataclasses
 import functools
 import re
 
+import jax
+import pytest
+from scanned_steps import branches, scanned
 from steps import QUICK, mlp_arguments, mlp_step
 
 import coop_jax
+from coop_jax.targets import named
+from coop_jax.xla.executable_seconds import executable_seconds
+
+CPU = named("cpu")
 
 
 @functools.cache
@@ -43,3 +50,38 @@ def test_long_reports_are_cut():
     longer = dataclasses.replace(plan, recomputations=(item,) * 9)
     assert str(longer).count(" x ") == 5
     assert "and 4 more lines" in str(longer)
+
+
+STEPS = {
+    "a line": lambda: (mlp_step, mlp_arguments()),
+    "a loop": lambda: scanned(layers=8),
+    "branches": branches,
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_time_of_the_executable_is_relative_to_that_of_the_step_as_written(name):
+    """The planner's own time said x2.3 of a plan that the clock has at x1.09."""
+    step, args = STEPS[name]()
+    planned = coop_jax.remat_train_step(step, budget="70%", planner=QUICK)
+    plan = planned.plan(*args)
+    assert not plan.is_unmodified
+    executables = planned.lower(*args).compile(), jax.jit(step).lower(*args).compile()
+    own, as_written = (executable_seconds(compiled, CPU) for compiled in executables)
+    assert plan.executable_overhead == pytest.approx(own / as_written, rel=1e-3)
+    assert f", executable x{plan.executable_overhead:.3f}, " in str(plan)
+
+
+def test_without_executables_the_report_has_the_time_of_the_plan(tmp_path):
+    assert planned().executable_overhead is not None
+    planned().save(tmp_path / "plan.json")
+    options = {"planner": QUICK, "donate_argnums": 0}
+    step = coop_jax.remat_train_step(
+        mlp_step, budget="60%", plan=tmp_path / "plan.json", **options
+    )
+    known = step.plan(*mlp_arguments())
+    as_written = coop_jax.remat_train_step(mlp_step, budget="100%", **options)
+    for plan in (known, as_written.plan(*mlp_arguments())):
+        assert plan.executable_overhead is None
+        assert "executable x" not in str(plan)
+    assert f"modelled time x{known.compute_overhead:.3f}, " in str(known)
