@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 from coop_jax.base.budget import format_bytes
@@ -11,17 +10,14 @@ from coop_jax.base.errors import InfeasibleBudgetError
 from coop_jax.compile.as_written import AsWritten, compile_tagged, least_fixed_bytes
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.fitted_line import (
-    OF_UNMODIFIED,
     Asked,
     fitted_line,
     fitted_plan,
     with_work_inside,
 )
 from coop_jax.fitted_step import FittedStep, saveable, with_planned_loops
-from coop_jax.plan.planner import PlanOptions
 from coop_jax.report import Plan, unmodified_plan
 from coop_jax.saved.recipe import Recipe
-from coop_jax.saved.subject import Subject
 from coop_jax.search.candidates import MAX_COMPILATIONS
 from coop_jax.search.driver import BudgetSearch
 from coop_jax.search.loop_search import LoopSearch
@@ -62,7 +58,7 @@ def fit_form(
     Raises:
         InfeasibleBudgetError: if no plan fits.
     """
-    traced, planner, log, placing, caller, subject = asked
+    traced, planner, log, placing, caller, subject, _ = asked
     as_written = compiled.pop()
     device, total_bytes = traced.device(), as_written.total_bytes
     log(
@@ -70,23 +66,23 @@ def fit_form(
     )
     if as_written.compiled is not None and total_bytes <= budget_bytes:
         total_flops = sum(map(flops, traced.program.eqns))
+        compiled = as_written.compiled
+        if not as_written.runs:
+            compiled = traced.compile_lowered(traced.lower_as_written())
         plan = unmodified_plan(
             device,
             budget_bytes,
             total_bytes,
-            OF_UNMODIFIED,
+            asked.num_compilations,
             total_flops,
             traced.num_devices(),
         )
-        compiled = as_written.compiled
-        if not as_written.runs:
-            compiled = traced.compile_lowered(traced.lower_as_written())
         fitted = FittedStep(compiled, traced.jitted, plan)
         return saveable(fitted, Recipe(subject))
     works_bytes = None if as_written.tagged is None else total_bytes
     tagged, is_as_written = as_written.tagged, as_written.compiled is not None
     loops = loop_search_of(traced, planner, total_bytes, log)
-    num_compilations, smallest = 0, None
+    smallest = None
     if loops is not None and tagged is not None and refuses_at_once:
         fixed_bytes = memory_figures(tagged).fixed_bytes
         if fixed_bytes > budget_bytes:
@@ -99,7 +95,6 @@ def fit_form(
             return fitted
         smallest = loops.smallest().loops
         begun = together.begun(smallest)
-        num_compilations = loops.num_compilations + together.num_compilations
         works_bytes = _least_that_works(works_bytes, loops.smallest())
     around = traced
     if loops is not None and begun is None:
@@ -119,8 +114,9 @@ def fit_form(
         line.layers = lambda: layer_search(around, planner, log, tagged)
         line.seconds_as_written = lambda: as_written_seconds(around, tagged)
     found = line.run(budget_bytes)
-    figures = num_compilations + line.num_compilations, budget_bytes, total_bytes
-    return fitted_line(asked, search, found, smallest, line.inside, *figures)
+    return fitted_line(
+        asked, search, found, smallest, line.inside, budget_bytes, total_bytes
+    )
 
 
 def _at_once(
@@ -145,38 +141,28 @@ def _at_once(
     )
 
 
-def smallest_of_form(
-    traced: TracedStep,
-    planner: str | PlanOptions,
-    log: Callable[[str], None],
-    unmodified: AsWritten,
-    subject: Subject,
-) -> FittedStep:
-    """`fit_smallest` of a step with its `cond`s as they are; `subject`: the step."""
+def smallest_of_form(asked: Asked, unmodified: AsWritten) -> FittedStep:
+    """`fit_smallest` of a step with its `cond`s as they are."""
+    traced, planner, log = asked.traced, asked.planner, asked.log
     loops = loop_search_of(traced, planner, unmodified.total_bytes, log)
     around, tagged = _around_loops(traced, unmodified.tagged, loops)
     search = BudgetSearch(problem_of(around, planner, log, tagged, XLA_PLACES))
     found = search.smallest(MAX_COMPILATIONS)
-    num_compilations = search.num_compilations
     layers = None if loops is not None else layer_search(around, planner, log, tagged)
     inside = None
     if layers is not None:
         by_layers = layers.smallest()
-        num_compilations += layers.num_compilations
         if by_layers is not None and by_layers[0].total_bytes < found.total_bytes:
             found, inside = by_layers
-    fitted = fitted_plan(
-        *(around, num_compilations, found),
-        *(found.total_bytes, unmodified.total_bytes),
-    )
+    fitted = fitted_plan(asked, around, found, found.total_bytes, unmodified.total_bytes)
     if inside is not None:
         fitted = with_work_inside(fitted, around, inside)
     smallest = None
     if loops is not None:
         smallest = loops.smallest().loops
-        plan = with_planned_loops(fitted.plan, traced, smallest, loops.num_compilations)
+        plan = with_planned_loops(fitted.plan, traced, smallest)
         fitted = dataclasses.replace(fitted, plan=plan)
-    return saveable(fitted, Recipe(subject, smallest, found.candidate, inside))
+    return saveable(fitted, Recipe(asked.subject, smallest, found.candidate, inside))
 
 
 def _with_loops(
@@ -197,14 +183,13 @@ def _with_loops(
     both = together.best(budget_bytes, alone)
     if alone is None and both is None:
         alone = loops.best(budget_bytes)
-    num_compilations = loops.num_compilations + together.num_compilations
     if both is not None:
-        figures = num_compilations, budget_bytes, unmodified_bytes
+        figures = budget_bytes, unmodified_bytes
         return fitted_line(asked, both.search, both.measured, both.loops, None, *figures)
     if alone is None:
         return None
-    plan = _plan_of_loops(traced, alone, budget_bytes, unmodified_bytes)
-    plan = with_planned_loops(plan, traced, alone.loops, num_compilations)
+    plan = _plan_of_loops(asked, alone, budget_bytes, unmodified_bytes)
+    plan = with_planned_loops(plan, traced, alone.loops)
     fitted = FittedStep(alone.compiled, traced.jit(alone.program), plan)
     return saveable(fitted, Recipe(asked.subject, alone.loops))
 
@@ -256,15 +241,15 @@ def _least_that_works(works_bytes: int | None, loops: PlannedLoops) -> int | Non
 
 
 def _plan_of_loops(
-    traced: TracedStep, found: PlannedLoops, budget_bytes: int, unmodified_bytes: int
+    asked: Asked, found: PlannedLoops, budget_bytes: int, unmodified_bytes: int
 ) -> Plan:
     plan = unmodified_plan(
-        traced.device(),
+        asked.traced.device(),
         budget_bytes,
         unmodified_bytes,
-        OF_UNMODIFIED,
+        asked.num_compilations,
         0,
-        traced.num_devices(),
+        asked.traced.num_devices(),
     )
     return dataclasses.replace(
         plan, predicted_bytes=found.predicted_bytes, measured_bytes=found.total_bytes

@@ -119,7 +119,7 @@ def _plan_of_file(
         inside = made_again(traced.program, made.inside)
         plan = with_work_inside_readers(plan, traced.program, inside, target_of(device))
     if made.loops is not None:
-        plan = with_planned_loops(plan, traced, made.loops, 0)
+        plan = with_planned_loops(plan, traced, made.loops)
     return (
         plan if again is None else with_work_again(plan, step, again[1], target_of(device))
     )

@@ -75,14 +75,11 @@ class BranchesAgain(NamedTuple):
             return fitted.plan.compute_overhead < other.plan.compute_overhead
         return own < others
 
-    def reported(
-        self, fitted: FittedStep, unmodified_bytes: int, num_compilations: int
-    ) -> FittedStep:
+    def reported(self, fitted: FittedStep, unmodified_bytes: int) -> FittedStep:
         """A plan of this step as one of the step as written.
 
         Arguments:
             unmodified_bytes: XLA's figure for the step as written.
-            num_compilations: those that its report does not count.
         """
         traced, plan = self.traced, fitted.plan
         plan = with_work_again(
@@ -93,19 +90,10 @@ class BranchesAgain(NamedTuple):
         recipe = dataclasses.replace(
             plan.recipe, subject=self.subject, branches_again=traced.program
         )
-        fitted = saveable(dataclasses.replace(fitted, plan=plan), recipe)
-        return with_compilations(fitted, num_compilations)
+        return saveable(dataclasses.replace(fitted, plan=plan), recipe)
 
 
 def runs_conds_again(plan: Plan) -> bool:
     """Whether a straight line of a plan runs a `cond` again."""
     lines = [plan.recomputations, *(loop.recomputations for loop in plan.loops)]
     return any(item.primitive == "cond" for line in lines for item in line)
-
-
-def with_compilations(fitted: FittedStep, count: int) -> FittedStep:
-    """The step with more compilations in its report."""
-    plan = dataclasses.replace(
-        fitted.plan, num_compilations=fitted.plan.num_compilations + count
-    )
-    return dataclasses.replace(fitted, plan=plan)

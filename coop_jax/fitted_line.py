@@ -30,7 +30,11 @@ OF_UNMODIFIED = 2
 
 
 class Asked(NamedTuple):
-    """What `pipeline.fit_step` was asked for."""
+    """What `pipeline.fit_step` was asked for.
+
+    Attributes:
+        num_before: the step's compilations that no report of this plan counts.
+    """
 
     traced: TracedStep
     planner: str | PlanOptions
@@ -38,6 +42,12 @@ class Asked(NamedTuple):
     placing: Placing
     caller: str
     subject: Subject
+    num_before: int
+
+    @property
+    def num_compilations(self) -> int:
+        """Compilations by XLA for this plan so far, bodies and tagged programs included."""
+        return self.traced.num_compilations - self.num_before
 
 
 def fitted_line(
@@ -46,7 +56,6 @@ def fitted_line(
     found: Measured,
     loops: LoopsOfProgram | None,
     inside: InsideReaders | None,
-    num_compilations: int,
     budget_bytes: int,
     unmodified_bytes: int,
 ) -> FittedStep:
@@ -54,13 +63,12 @@ def fitted_line(
 
     Arguments:
         inside: what the plan makes again inside of its readers, or of its layers.
-        num_compilations: beside those of the step as written.
     """
     traced, placing = asked.traced, asked.placing
     assert found.compiled is not None, "a search returns what XLA compiles"
     assert found.total_bytes <= budget_bytes, "a search returns what keeps the budget"
     end_books_with(found.compiled, placing)
-    fitted = fitted_plan(traced, num_compilations, found, budget_bytes, unmodified_bytes)
+    fitted = fitted_plan(asked, traced, found, budget_bytes, unmodified_bytes)
     worthwhile = search.problem.fixed_bytes + search.problem.worthwhile.pool_bytes
     if worthwhile < budget_bytes:
         plan = dataclasses.replace(fitted.plan, worthwhile_bytes=int(worthwhile))
@@ -68,7 +76,7 @@ def fitted_line(
     if inside is not None:
         fitted = with_work_inside(fitted, traced, inside)
     if loops is not None:
-        plan = with_planned_loops(fitted.plan, traced, loops, 0)
+        plan = with_planned_loops(fitted.plan, traced, loops)
         fitted = dataclasses.replace(fitted, plan=plan)
     fitted = dataclasses.replace(fitted, exchange_log=placing.exchange_log)
     return saveable(fitted, Recipe(asked.subject, loops, found.candidate, inside))
@@ -85,18 +93,22 @@ def with_work_inside(
 
 
 def fitted_plan(
+    asked: Asked,
     traced: TracedStep,
-    num_compilations: int,
     found: Measured,
     budget_bytes: int,
     unmodified_bytes: int,
 ) -> FittedStep:
-    """The step of a plan that keeps the budget, with its report."""
+    """The step of a plan that keeps the budget, with its report.
+
+    Arguments:
+        traced: the step, or the step with planned loops.
+    """
     plan = planned_plan(
         traced.device(),
         budget_bytes,
         unmodified_bytes,
-        OF_UNMODIFIED + num_compilations,
+        asked.num_compilations,
         found,
         traced.num_devices(),
     )

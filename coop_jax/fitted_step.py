@@ -68,18 +68,10 @@ def end_books_with(compiled: Any, placing: Placing) -> None:
         weakref.finalize(compiled, _ext.remove_arena_books, placing.exchange_log)
 
 
-def with_planned_loops(
-    plan: Plan, traced: TracedStep, found: LoopsOfProgram, num_compilations: int
-) -> Plan:
-    """The report of a step with that of its planned loops.
-
-    Arguments:
-        num_compilations: beyond those that the report counts.
-    """
+def with_planned_loops(plan: Plan, traced: TracedStep, found: LoopsOfProgram) -> Plan:
+    """The report of a step with that of its planned loops."""
     target = target_of(traced.device())
     eqns = traced.program.eqns
     step_seconds = sum(seconds_again(eqn, target) for eqn in eqns)
     total_flops = sum(map(flops, eqns))
-    return with_loops(
-        plan, found.planned, found.bodies, step_seconds, total_flops, num_compilations
-    )
+    return with_loops(plan, found.planned, found.bodies, step_seconds, total_flops)

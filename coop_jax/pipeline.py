@@ -47,7 +47,7 @@ from coop_jax.compile.as_written import (
 )
 from coop_jax.compile.traced_step import TracedStep
 from coop_jax.fit_form import fit_form, smallest_of_form
-from coop_jax.fitted_branches import BranchesAgain, runs_conds_again, with_compilations
+from coop_jax.fitted_branches import BranchesAgain, runs_conds_again
 from coop_jax.fitted_line import OF_UNMODIFIED, Asked
 from coop_jax.fitted_step import FittedStep
 from coop_jax.plan.planner import PlanOptions
@@ -87,7 +87,12 @@ def fit_step(
     """
     subject = Subject.of(traced, planner, placing)
     again = BranchesAgain.of(traced, planner, subject)
-    asked = Asked(traced, planner, log, placing, caller, subject)
+    num_before = traced.num_compilations
+    if unmodified is not None:
+        num_before -= OF_UNMODIFIED
+    if begun is not None:
+        num_before -= begun.num_compilations
+    asked = Asked(traced, planner, log, placing, caller, subject, num_before)
     compiled = [unmodified or as_written_for(traced, budget, caller)]
     del unmodified  # Its buffers are not needed while plans are compiled.
     total_bytes = compiled[0].total_bytes
@@ -126,32 +131,35 @@ def _better_form(
         again: the step whose gradients run branches again.
         budget_bytes, compiled, begun: as of `fit_form`.
     """
-    traced, placing, total_bytes = asked.traced, asked.placing, compiled[0].total_bytes
-    before, fitted = traced.num_compilations, None
+    placing, total_bytes, fitted = asked.placing, compiled[0].total_bytes, None
     try:
         fitted = fit_form(asked, budget_bytes, compiled, begun)
     except InfeasibleBudgetError as error:
         if error.operation is None:  # Arguments and results are the same in both forms.
             raise
-        refusal, in_vain = error, traced.num_compilations - before
+        refusal = error
     else:
         # The books of an arena end with the first of the executables that have them.
         if not runs_conds_again(fitted.plan) or placing.name != XLA_PLACES.name:
             return fitted
-        in_vain = fitted.plan.num_compilations - OF_UNMODIFIED
     asked.log("the step whose gradients run branches again")
     asked = asked._replace(traced=again.traced)
-    before = traced.num_compilations
     try:
         other = fit_form(asked, budget_bytes, [again.compiled(total_bytes)])
     except InfeasibleBudgetError as error:
         if fitted is None:
             raise refusal.or_lower(error) from None
-        return with_compilations(fitted, traced.num_compilations - before)
-    other = again.reported(other, total_bytes, in_vain + 1)
+        return _counted(asked, fitted)
+    other = again.reported(other, total_bytes)
     if fitted is None or again.is_faster(other, fitted):
         return other
-    return with_compilations(fitted, traced.num_compilations - before)
+    return _counted(asked, fitted)
+
+
+def _counted(asked: Asked, fitted: FittedStep) -> FittedStep:
+    """A step with all compilations so far in its report."""
+    plan = dataclasses.replace(fitted.plan, num_compilations=asked.num_compilations)
+    return dataclasses.replace(fitted, plan=plan)
 
 
 def as_written_for(
@@ -186,15 +194,18 @@ def fit_smallest(
     """
     subject = Subject.of(traced, planner, XLA_PLACES)
     again = BranchesAgain.of(traced, planner, subject)
-    fitted = smallest_of_form(traced, planner, log, unmodified, subject)
+    num_before = traced.num_compilations - OF_UNMODIFIED
+    asked = Asked(
+        *(traced, planner, log, XLA_PLACES, "remat_train_step", subject, num_before)
+    )
+    fitted = smallest_of_form(asked, unmodified)
     if again is None:
         return fitted
     form = again.compiled(unmodified.total_bytes)
-    other = smallest_of_form(again.traced, planner, log, form, subject)
-    in_vain = fitted.plan.num_compilations - OF_UNMODIFIED + 1
-    other = again.reported(other, unmodified.total_bytes, in_vain)
+    other = smallest_of_form(asked._replace(traced=again.traced), form)
+    other = again.reported(other, unmodified.total_bytes)
     figures = [memory_figures(each.compiled).total_bytes for each in (fitted, other)]
-    return other if figures[1] < figures[0] else fitted
+    return other if figures[1] < figures[0] else _counted(asked, fitted)
 
 
 def placed_otherwise(

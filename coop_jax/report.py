@@ -307,7 +307,6 @@ def with_loops(
     bodies: Sequence[TightBody],
     step_seconds: float,
     total_flops: int,
-    num_compilations: int,
 ) -> Plan:
     """A plan of a step whose loops are planned, too.
 
@@ -317,7 +316,6 @@ def with_loops(
         bodies: the bodies of loops that are planned for fewer bytes.
         step_seconds: modelled time of the step as written.
         total_flops: floating point operations of the step as written.
-        num_compilations: the compilations that their search took.
     """
     again = [item for pair in planned for item in recomputations_of(pair)]
     seconds = sum(pair.recompute_seconds for pair in planned)
@@ -336,7 +334,6 @@ def with_loops(
         compute_overhead=plan.compute_overhead + seconds / step_seconds,
         recomputed_flops=plan.recomputed_flops + recomputed_flops,
         total_flops=total_flops,
-        num_compilations=plan.num_compilations + num_compilations,
         num_fences=plan.num_fences + sum(len(body.segments) - 1 for body in bodies),
         loops=tuple(loops),
     )

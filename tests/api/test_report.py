@@ -10,6 +10,7 @@ from scanned_steps import branches, scanned
 from steps import QUICK, mlp_arguments, mlp_step
 
 import coop_jax
+from coop_jax.backends.backend import Backend
 from coop_jax.targets import named
 from coop_jax.xla.executable_seconds import executable_seconds
 
@@ -85,3 +86,30 @@ def test_without_executables_the_report_has_the_time_of_the_plan(tmp_path):
         assert plan.executable_overhead is None
         assert "executable x" not in str(plan)
     assert f"modelled time x{known.compute_overhead:.3f}, " in str(known)
+
+
+@pytest.mark.parametrize("budget", ["80%", "50%"])
+@pytest.mark.parametrize("name", STEPS)
+def test_every_compilation_by_xla_is_counted(name, budget, monkeypatch):
+    """Also those of bodies of loops alone, and of programs that are only read: before, 7 of
+    11 were."""
+    compiled = []
+
+    def recorded(backend, *args, compile=Backend.compile):
+        compiled.append(backend)
+        return compile(backend, *args)
+
+    monkeypatch.setattr(Backend, "compile", recorded)
+    step, args = STEPS[name]()
+    planned = coop_jax.remat_train_step(step, budget=budget, planner=QUICK)
+    try:
+        plan = planned.plan(*args)
+    except coop_jax.InfeasibleBudgetError as error:
+        planned = coop_jax.remat_train_step(
+            step, budget=error.smallest_bytes, planner=QUICK
+        )
+        compiled.clear()
+        plan = planned.plan(*args)
+    assert plan.num_compilations == len(compiled) > 2
+    assert planned.plan(*args) is plan
+    assert plan.num_compilations == len(compiled)
