@@ -29,8 +29,8 @@ from coop_jax.search.problem import Problem
 # For the tightest plans: the parts of the smallest pool that can be planned, which a plan
 # may use where no single operation needs more.
 _FLOOR_PREFERENCES = (0.95, 0.9, 0.85, 0.8, 0.7)
-# XLA needs clearly more than planned if it is more by at least one over this number. How it
-# packs a few large values more or less than the plan decides that, not how many are alive.
+# Bytes are clearly more than others from one over this number of them on. Where XLA needs
+# clearly more than planned, how it packs a few large values decides, not how many it has.
 _CLEARLY = 20
 
 
@@ -74,7 +74,8 @@ class FeedbackSearch:
 
         The plans are the same for every budget; `num_left` of them may be compiled, each
         once more with order fences; for a probe with as few as for a budget, and only
-        if these are expected to keep it. Where XLA needs clearly more than planned for all
+        if these are expected to keep it, and no second plan that is expected to miss it
+        clearly. Where XLA needs clearly more than planned for all
         of them, up to `MAX_TIGHTEST_IN_DOUBT`, apart from a probe.
         """
         learnt = LearntScratch(self._problem)
@@ -89,6 +90,10 @@ class FeedbackSearch:
             if not plans:
                 break
             planned = self._likeliest(plans)
+            if is_probe and tried:
+                planned_bytes = self._problem.planned_bytes(*planned)
+                if planned_bytes > budget_bytes + budget_bytes // _CLEARLY:
+                    break
             measured = self._problem.compile_plan(*planned, error)
             # On host devices a plan takes longer to compile than the step as written.
             if not (measured.keeps(budget_bytes) or self._problem.is_on_host_devices):

@@ -257,7 +257,8 @@ VALUES = (
     Tuned(
         "search.feedback_search",
         "_CLEARLY",
-        "bytes beyond the tightest plans, one over this, for which more are compiled",
+        "bytes beyond the tightest plans, one over this, for which more are compiled, and "
+        "beyond the budget, for which a second one is not while sizes are tried",
         ARGUMENT,
     ),
     Tuned(
