@@ -54,9 +54,9 @@ class Plan:
             planner expects before XLA fuses the plan.
         executable_overhead: modelled time of the executable's instructions, and of its
             memory where that takes time, relative to that of the step as written. It is
-            below 1 where XLA stores less for the plan. None where one of them is not known:
-            of plans that are not compiled or come from a file, and of devices whose
-            compiler does not publish instructions.
+            below 1 where XLA stores less for the plan. None where the step fits as written
+            or one of them is not known: of plans that are not compiled or come from a file,
+            and of devices whose compiler does not publish instructions.
         recomputed_flops: floating point operations of all recomputations in one step.
         total_flops: floating point operations of the step as written.
         num_compilations: the number of compilations by XLA until this plan was accepted.
