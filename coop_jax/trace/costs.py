@@ -187,43 +187,13 @@ def patch_elements(eqn: Any) -> int:
 
 
 def seconds(
-    eqns: Sequence[Any], read_bytes: int, written_bytes: int, target: Target
-) -> float:
-    """Seconds of equations that run as one fused operation: its launch and a roofline. All
-    devices that the program is divided over count together, as for `flops`.
-    """
-    launches = max(1, sum(map(_launches_inside, eqns)))
-    launches *= max(map(num_devices_of, eqns), default=1)
-    here = _roofline_seconds(eqns, read_bytes, written_bytes, target)
-    return here + launches * target.launch_seconds
-
-
-def _launches_inside(eqn: Any) -> int:
-    """Operations that the bodies of an equation launch, where it has any. Loops and
-    branches count as in `flops`."""
-    name, params = eqn.primitive.name, eqn.params
-    if name == "scan":
-        return params["length"] * _body_launches(params["jaxpr"])
-    if name == "while":
-        return _body_launches(params["body_jaxpr"])
-    if name == "cond":
-        return max(_body_launches(branch) for branch in params["branches"])
-    return 0
-
-
-def _body_launches(jaxpr: Any) -> int:
-    """Operations of a body, without those that are fused into their readers."""
-    body, _ = _compat.open_jaxpr(jaxpr)
-    alone = (eqn for eqn in body.eqns if not is_fusible(eqn))
-    return sum(max(1, _launches_inside(eqn)) for eqn in alone)
-
-
-def _roofline_seconds(
     eqns: Iterable[Any], read_bytes: int, written_bytes: int, target: Target
 ) -> float:
-    """The larger of the arithmetic at the target's rate for the widest float among
-    equations and of the traffic between their fusion and main memory; and what devices send
-    each other.
+    """Seconds of equations that run as one fused operation: a roofline. All devices that
+    the program is divided over count together, as for `flops`.
+
+    The larger of the arithmetic at the target's rate for the widest float among them
+    and of the traffic between the fusion and main memory; and what devices send each other.
     """
     arithmetic, sent = 0.0, 0
     for eqn in eqns:
@@ -271,14 +241,13 @@ def _bytes_of(values: Iterable[Any]) -> int:
 def seconds_again(eqn: Any, target: Target) -> float:
     """Modelled time of an equation that runs where its results are read.
 
-    Elementwise work is fused into its readers: it takes the time of its arithmetic alone,
-    with no launch.
+    Elementwise work is fused into its readers: it takes the time of its arithmetic alone.
     What an iteration of a loop reads is read in each: weights, and what it carries. Of a
     `while_loop` one iteration counts, without the test of its end; of a `cond` its most
     expensive branch.
     """
     if is_fusible(eqn):
-        return _roofline_seconds([eqn], 0, 0, target)
+        return seconds([eqn], 0, 0, target)
     name, params = eqn.primitive.name, eqn.params
     if name == "scan":
         return params["length"] * _body_seconds(params["jaxpr"], target)

@@ -24,63 +24,17 @@ def only_equation(name, function, *args):
     return eqn
 
 
-def work_seconds(eqn, target):
-    """Seconds of an operation without those of its launch and traffic."""
-    return seconds([eqn], 0, 0, target) - target.launch_seconds
-
-
 @pytest.mark.parametrize("target", targets.names())
 def test_random_bits_and_sorts_take_the_rate_of_vectors(target):
     target = targets.named(target)
     key, x = jax.random.key(0), jnp.ones((ROWS, WIDTH))
     bits = only_equation("random_bits", lambda k: jax.random.bits(k, x.shape), key)
     operations = RANDOM_BITS_OPERATIONS * x.size
-    assert work_seconds(bits, target) == pytest.approx(operations / target.vector_rate)
+    assert seconds([bits], 0, 0, target) == operations / target.vector_rate
     assert seconds_again(bits, target) >= operations / target.vector_rate
     ordered = only_equation("sort", jnp.sort, x)
     operations = sort_operations(x.size, WIDTH)
-    assert work_seconds(ordered, target) == pytest.approx(operations / target.vector_rate)
-
-
-@pytest.mark.parametrize("target", targets.names())
-def test_an_operation_is_launched_once_and_that_of_a_loop_in_every_iteration(target):
-    target = targets.named(target)
-
-    def body(x, w):
-        return jnp.tanh(jnp.exp(x @ w) + 1) * x, x.sum()
-
-    x, w = jnp.ones((8, 8)), jnp.ones((30, 8, 8))
-    inside = traced(body, x, w[0]).program.eqns
-    product, *beside = inside
-    assert seconds(inside, 0, 0, target) >= target.launch_seconds
-    assert seconds(inside, 0, 0, target) < 2 * target.launch_seconds + 1e-7
-    for eqn in beside[:-1]:  # They run in their readers.
-        assert seconds_again(eqn, target) < target.launch_seconds + 1e-9
-        assert seconds([eqn], 0, 0, target) >= target.launch_seconds
-    assert seconds_again(product, target) >= target.launch_seconds
-    loop = only_equation("scan", functools.partial(jax.lax.scan, body), x, w)
-    launches = 30 * 2 * target.launch_seconds  # The product and the sum.
-    for in_loop in (seconds([loop], 0, 0, target), seconds_again(loop, target)):
-        assert launches <= in_loop <= launches + 1e-4
-
-
-@pytest.mark.parametrize("length", [1, 100])
-def test_small_operations_have_the_price_of_their_executable(length):
-    """Before, work of a kilobyte cost nothing, where a launch takes longer than it."""
-    cpu = targets.named("cpu")
-
-    def one(x, w):
-        return jnp.tanh(x @ w), None
-
-    def run(x, w):
-        return jax.lax.scan(one, x, w)[0] if length > 1 else one(x, w)[0]
-
-    x, w = jnp.ones((16, 16)), jnp.ones((length, 16, 16)[length == 1 :])
-    in_plan = sum(seconds_again(eqn, cpu) for eqn in traced(run, x, w).program.eqns)
-    work = executable_work(jax.jit(run).lower(x, w).compile(), cpu)
-    assert work.launches >= length
-    # A loop also counts, slices and copies.
-    assert work.seconds / 8 < in_plan <= work.seconds
+    assert seconds([ordered], 0, 0, target) == operations / target.vector_rate
 
 
 def convolved(groups, x, kernel):
@@ -118,7 +72,7 @@ def test_on_a_processor_unusual_convolutions_take_the_time_of_their_patches(name
     for target in map(targets.named, targets.names()):
         dense = products / target.matrix_rate(4)
         expected = max(dense, patches * target.patch_seconds)
-        assert work_seconds(conv, target) == pytest.approx(expected)
+        assert seconds([conv], 0, 0, target) == expected
         assert (expected > dense) == (target.name == "cpu")
     processor = targets.named("cpu")
     compiled = jax.jit(function).lower(x, kernel).compile()
@@ -145,7 +99,7 @@ def test_poolings_count_every_position_of_their_window():
     taps = x.size // 4 * 9
     for target in map(targets.named, targets.names()):
         expected = max(taps / target.vector_rate, taps * target.window_tap_seconds)
-        assert work_seconds(pooling, target) == pytest.approx(expected)
+        assert seconds([pooling], 0, 0, target) == expected
     processor = targets.named("cpu")
     work = executable_work(jax.jit(pooled).lower(x).compile(), processor)
     assert work.seconds == pytest.approx(taps * processor.window_tap_seconds, rel=0.05)
@@ -170,7 +124,7 @@ def test_factorizations_take_operations_by_the_cube(name):
     factorization = only_equation(name, function, x)
     assert flops(factorization) == pytest.approx(expected, rel=1e-5)
     for target in map(targets.named, targets.names()):
-        in_plan = work_seconds(factorization, target)
+        in_plan = seconds([factorization], 0, 0, target)
         assert in_plan == pytest.approx(expected / target.vector_rate, rel=1e-5)
     processor = targets.named("cpu")
     work = executable_work(jax.jit(function).lower(x).compile(), processor)
