@@ -261,7 +261,9 @@ def test_layers_of_several_kinds_fit_as_by_hand():
     assert any(item.primitive == "cond" for item in plan.loops[0].parts[0].recomputations)
 
 
-@pytest.mark.parametrize("make", [unrolled, accumulated])
+@pytest.mark.parametrize(
+    "make", [unrolled, pytest.param(accumulated, marks=pytest.mark.slow)]
+)
 def test_a_straight_line_fits_as_by_hand(make):
     step, args = make()
     by_hand, _ = make(jax.checkpoint)
@@ -320,6 +322,7 @@ def test_branches_with_maps_over_shards(is_scanned):
     planned_at(step, (w, x, of_layers), needed_bytes(step, (w, x, of_layers)) // 2)
 
 
+@pytest.mark.slow
 def test_where_nothing_else_keeps_the_budget_branches_run_twice(tmp_path, monkeypatch):
     step, args = unrolled()
     with monkeypatch.context() as patched:
