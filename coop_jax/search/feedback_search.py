@@ -75,8 +75,8 @@ class FeedbackSearch:
         The plans are the same for every budget; `num_left` of them may be compiled, each
         once more with order fences; for a probe with as few as for a budget, and only
         if these are expected to keep it, and no second plan that is expected to miss it
-        clearly. Where XLA needs clearly more than planned for all
-        of them, up to `MAX_TIGHTEST_IN_DOUBT`, apart from a probe.
+        clearly. Where XLA needs clearly more than planned for all of them, up to
+        `MAX_TIGHTEST_IN_DOUBT`, apart from a probe.
         """
         learnt = LearntScratch(self._problem)
         tried: dict[bytes, Measured] = {}

@@ -46,13 +46,7 @@ class StraightLineSearch:
         self.seconds_as_written: Callable[[], float] = lambda: math.inf
         self.inside: InsideReaders | None = None
         self._search = search
-        self._num_others = 0
         self._least_of_layers: int | None = None
-
-    @property
-    def num_compilations(self) -> int:
-        """Compilations of all searches."""
-        return self._search.num_compilations + self._num_others
 
     def run(self, budget_bytes: int) -> Measured:
         """The best plan found; as `BudgetSearch.run`.
@@ -102,7 +96,6 @@ class StraightLineSearch:
         if layers is None:
             return []
         found = layers.best(budget_bytes)
-        self._num_others += layers.num_compilations
         if (smallest := layers.smallest_compiled) is not None:
             self._least_of_layers = smallest[0].total_bytes
         # Its schedule changes nothing: the executable alone knows what it costs.
@@ -134,7 +127,6 @@ class StraightLineSearch:
         if also is None:
             return []
         search, inside = also
-        self._num_others += 1
         if search is None:
             return []
         try:
@@ -144,7 +136,6 @@ class StraightLineSearch:
                 measured = search.likely(budget_bytes, seconds)
         except InfeasibleBudgetError:
             measured = None
-        self._num_others += search.num_compilations
         return [] if measured is None else [(measured, inside)]
 
 
