@@ -68,14 +68,6 @@ class LoopsAndLine:
         self._fixed_bytes = fixed_bytes
         self._num_devices = num_devices
         self._searches: dict[int, BudgetSearch | None] = {}
-        self._handed_on = 0  # Compilations of searches that others go on with.
-
-    @property
-    def num_compilations(self) -> int:
-        """Compilations so far, those of the programs that were read among them."""
-        made = (search for search in self._searches.values() if search is not None)
-        total = len(self._searches) + sum(search.num_compilations for search in made)
-        return total - self._handed_on
 
     def best(self, budget_bytes: int, alone: PlannedLoops | None = None) -> Together | None:
         """The best plan of both for a budget; None if none is found, or the model says that
@@ -104,14 +96,13 @@ class LoopsAndLine:
         return Together(measured, self._plan_at(at), search)
 
     def begun(self, planned: LoopsOfProgram) -> BudgetSearch | None:
-        """The search of the line around loops that are planned so, which is no longer
-        counted here then; None if none was begun."""
+        """The search of the line around loops that are planned so; None if none was
+        begun."""
         if planned.bodies:
             return None  # Those of a path of pairs have none.
         for saved_bytes, search in self._searches.items():
             at = self._plan_at(saved_bytes)
             if search is not None and shape_of(at.planned) == shape_of(planned.planned):
-                self._handed_on += search.num_compilations
                 return search
         return None
 
