@@ -16,6 +16,7 @@ import jax
 import jaxlib
 import pytest
 
+from coop_jax.backends.backend import Backend
 from coop_jax.base import absent_topologies
 
 # By the extra that brings XLA's compiler for a device that is not there.
@@ -57,6 +58,19 @@ def optimized_code():
     yield
     jax.config.update("jax_disable_most_optimizations", before)
     jax.clear_caches()
+
+
+@pytest.fixture
+def compilations_by_xla(monkeypatch):
+    """What XLA compiles during the test, one item for each."""
+    found = []
+
+    def recorded(backend, *args, compile=Backend.compile):
+        found.append(backend)
+        return compile(backend, *args)
+
+    monkeypatch.setattr(Backend, "compile", recorded)
+    return found
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from scanned_steps import branches, scanned
 from steps import QUICK, mlp_arguments, mlp_step
 
 import coop_jax
-from coop_jax.backends.backend import Backend
 from coop_jax.targets import named
 from coop_jax.xla.executable_seconds import executable_seconds
 
@@ -60,43 +59,30 @@ STEPS = {
 }
 
 
-@pytest.fixture
-def compiled(monkeypatch):
-    """What is compiled by XLA, one item for each."""
-    found = []
-
-    def recorded(backend, *args, compile=Backend.compile):
-        found.append(backend)
-        return compile(backend, *args)
-
-    monkeypatch.setattr(Backend, "compile", recorded)
-    return found
-
-
 @pytest.mark.parametrize("name", STEPS)
-def test_what_was_compiled_and_how_long_it_takes(name, compiled):
+def test_what_was_compiled_and_how_long_it_takes(name, compilations_by_xla):
     """The planner's own time is that of operations before XLA fuses them."""
     step, args = STEPS[name]()
     planned = coop_jax.remat_train_step(step, budget="70%", planner=QUICK)
     plan = planned.plan(*args)
-    assert plan.num_compilations == len(compiled) > 2
+    assert plan.num_compilations == len(compilations_by_xla) > 2
     assert planned.plan(*args) is plan
-    assert plan.num_compilations == len(compiled)
+    assert plan.num_compilations == len(compilations_by_xla)
     executables = planned.lower(*args).compile(), jax.jit(step).lower(*args).compile()
     own, as_written = (executable_seconds(each, CPU) for each in executables)
     assert plan.executable_overhead == pytest.approx(own / as_written, rel=1e-3)
     assert f", executable x{plan.executable_overhead:.3f}, " in str(plan)
 
 
-def test_bodies_of_loops_that_are_only_read_are_compilations(compiled):
+def test_bodies_of_loops_that_are_only_read_are_compilations(compilations_by_xla):
     """Before, the report of this step counted six of eight."""
     step, args = scanned(layers=8)
     with pytest.raises(coop_jax.InfeasibleBudgetError) as refused:
         coop_jax.remat_train_step(step, budget=1, planner=QUICK).plan(*args)
     smallest_bytes = refused.value.smallest_bytes
-    compiled.clear()
+    compilations_by_xla.clear()
     step = coop_jax.remat_train_step(step, budget=smallest_bytes, planner=QUICK)
-    assert step.plan(*args).num_compilations == len(compiled)
+    assert step.plan(*args).num_compilations == len(compilations_by_xla)
 
 
 def test_without_executables_the_report_has_the_time_of_the_plan(tmp_path):
