@@ -19,6 +19,7 @@ from typing import Any
 
 from coop_jax.compile.as_written import (
     compile_tagged,
+    least_fixed_bytes,
     predicted_fixed_bytes,
     unplanned_bytes,
 )
@@ -44,6 +45,7 @@ from coop_jax.search.loop_search import LoopSearch
 from coop_jax.search.placements import XLA_PLACES, Placing, XlaPlacement
 from coop_jax.search.problem import Problem
 from coop_jax.search.tight_bodies import TightBodies
+from coop_jax.search.worthwhile_place import TimeOfMemory
 from coop_jax.targets import target_of
 from coop_jax.trace.kernels import kernel_flops
 from coop_jax.xla.executable_seconds import executable_seconds
@@ -118,12 +120,16 @@ def loop_search_of(
             TightBodies(program, target, options, realize, stored_of, is_worth)
             for stored_of in ways
         ],
-        unmodified_bytes,
+        TimeOfMemory(
+            traced.backend.seconds_for_temporaries,
+            traced.backend.free_temporary_bytes,
+            least_fixed_bytes(traced),
+            unmodified_bytes,
+        ),
         traced.num_devices(),
         traced.compile,
         log,
         seconds_on_device(traced),
-        traced.backend.seconds_for_temporaries,
         read_program=traced.compile_to_read if traced.backend.reading_options else None,
         is_divided=traced.num_shards() > 1,
     )

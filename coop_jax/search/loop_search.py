@@ -28,8 +28,9 @@ from coop_jax.search.stretches import (
     place_between,
     stretches,
 )
+from coop_jax.search.worthwhile_place import TimeOfMemory, worthwhile_place
 from coop_jax.trace.program import Program
-from coop_jax.xla.memory_figures import compile_measured, memory_figures
+from coop_jax.xla.memory_figures import compile_measured
 
 # One more than for a straight line: the first compilation shows the rest.
 MAX_COMPILATIONS_OF_LOOPS = MAX_COMPILATIONS + 1
@@ -38,6 +39,8 @@ MAX_COMPILATIONS_OF_LOOPS = MAX_COMPILATIONS + 1
 # not compute what has such a buffer in place of an operand. The smallest pools take most
 # fences: where one follows the operation that needs most, XLA needs a value more.
 _BEFORE_THE_END = 0.95
+# Plans for the room that is worth its time: the figure of the first says what it is.
+_TRIES_OF_WORTHWHILE = 2
 # The part of a step's time that prices of what loops keep do not tell apart.
 HARDLY = 0.05
 
@@ -49,15 +52,14 @@ class LoopSearch:
         program: the program.
         menu_of: makes the plans of the pairs of a program that are not planned.
         bodies_of: as of `stretches`.
-        unmodified_bytes: XLA's figure for the step as written.
+        memory: the time that a run takes to have memory, and the bytes of the step as
+            written.
         num_devices: the number of devices that the step runs on: the bytes of a plan are
             of all of them together.
         compile_program: compiles a program.
         log: receives a line for every compilation.
         seconds_of: returns the seconds of an executable's instructions, None where they
             are not known.
-        seconds_for_temporaries: returns the part of these that a run takes to have so many
-            bytes of temporaries.
         read_program: compiles a program to be read, in less time; None where that takes as
             long. So are plans compiled that are expected to exceed the budget.
         is_divided: whether XLA divides what loops compute over the devices.
@@ -68,20 +70,18 @@ class LoopSearch:
         program: Program,
         menu_of: Callable[[Program], Menu],
         bodies_of: BodiesOf,
-        unmodified_bytes: int,
+        memory: TimeOfMemory,
         num_devices: int,
         compile_program: Callable[[Program], Any],
         log: Callable[[str], None],
         seconds_of: Callable[[Any], float | None],
-        seconds_for_temporaries: Callable[[int], float],
         *,
         read_program: Callable[[Program], Any] | None = None,
         is_divided: bool = False,
     ) -> None:
-        self._seconds_for_temporaries = seconds_for_temporaries
         self._is_divided = is_divided
         self._seconds_of = seconds_of
-        self._unmodified_bytes = unmodified_bytes
+        self.memory = memory
         self._num_devices = num_devices
         self._compile_program = compile_program
         self._read_program = read_program
@@ -93,9 +93,13 @@ class LoopSearch:
         self._searched: set[tuple[int, int]] = set()  # Stretches, each for a budget.
         menu = menu_of(program)
         self._further = stretches(program, menu, menu_of, bodies_of, self._is_worth)
-        # By the only figure that is known before any compilation.
+        # By the only figure that is known before any compilation. XLA may keep fewer bytes
+        # of the step as written: values that are stacked twice.
         as_written = menu.bytes_as_written - menu.first_bytes
-        self._rest_bytes = unmodified_bytes - as_written // num_devices
+        self._rest_bytes = max(
+            memory.unmodified_bytes - as_written // num_devices,
+            memory.fixed_bytes + menu.first_bytes // num_devices,
+        )
 
     @property
     def num_compilations(self) -> int:
@@ -131,12 +135,6 @@ class LoopSearch:
         first = next(self._all_stretches(), None)
         return None if first is None or first.menu is None else first
 
-    def seconds_for_memory(self, found: PlannedLoops, fewer_bytes: int = 0) -> float:
-        """Seconds that a run of a compiled plan takes to have its temporaries, or so many
-        bytes less of them."""
-        temp_bytes = memory_figures(found.compiled).temp_bytes
-        return self._seconds_for_temporaries(max(0, temp_bytes - fewer_bytes))
-
     def smallest(self) -> PlannedLoops:
         """The plan with the fewest bytes by XLA: of the last of all stretches that no other
         goes on from, and of those before the last ones of bodies.
@@ -162,7 +160,7 @@ class LoopSearch:
     def _least_bytes(self) -> int:
         """The least bytes of the step as written and of the plans compiled so far."""
         known = [m.total_bytes for m in self._measured.values() if m.compiled is not None]
-        return min([*known, self._unmodified_bytes])
+        return min([*known, self.memory.unmodified_bytes])
 
     def _all_stretches(self) -> Iterator[Stretch]:
         """The stretches in order, made when they are reached."""
@@ -207,7 +205,8 @@ class LoopSearch:
         searched for it."""
         if (number, budget_bytes) not in self._searched:
             self._searched.add((number, budget_bytes))
-            self._search(budget_bytes, number)
+            if not self._keeps_worthwhile(budget_bytes, number):
+                self._search(budget_bytes, number)
         found = self._fastest_that_keeps(budget_bytes)
         if found is None or self._stretches[number].menu is None:
             return found
@@ -232,12 +231,10 @@ class LoopSearch:
                     at = place_between(too_large, small_enough, budget_bytes)
                     at = max(low, min(high, at))
             num_compilations = self.num_compilations
-            measured = self._measure(number, at, budget_bytes)
+            measured = self._measured_rest(number, at, budget_bytes)
             is_new = self.num_compilations > num_compilations
             if not is_new and stretch.bodies is None:
                 break  # The path has no other plan in between.
-            saved_bytes = max(at, measured.saved_bytes) // self._num_devices
-            self._rest_bytes = measured.total_bytes + saved_bytes
             slack = budget_bytes - measured.total_bytes
             if measured.keeps(budget_bytes):
                 high, small_enough = at, (at, measured.total_bytes)
@@ -255,23 +252,41 @@ class LoopSearch:
         if self._fastest_that_keeps(budget_bytes) is None:
             self._measure(number, stretch.high, budget_bytes)
 
+    def _keeps_worthwhile(self, budget_bytes: int, number: int) -> bool:
+        """Compiles the plan beyond which memory takes more time than it saves, if that is
+        less than the budget, and another if XLA needs so much more for it; whether the last
+        one keeps the budget."""
+        stretch = self._stretches[number]
+        if stretch.menu is None or self._is_divided or not self.memory.matters:
+            return False
+        keeps = False
+        for _ in range(_TRIES_OF_WORTHWHILE):
+            aim = self._aim(budget_bytes, stretch, stretch.low, None)
+            known = self._rest_bytes, self.memory, self._num_devices
+            at = worthwhile_place(stretch, aim, *known)
+            if at <= aim:
+                return False
+            keeps = self._measured_rest(number, at, budget_bytes).keeps(budget_bytes)
+        return keeps
+
     def _or_least(
         self, found: PlannedLoops, budget_bytes: int, number: int
     ) -> PlannedLoops:
         """The faster of a plan and of the one that keeps least without groups, if that is
-        hardly slower by the model.
+        hardly slower by the model. XLA fuses less around what is kept, which no price of a
+        value says.
 
-        XLA fuses less around what is kept, which no price of a value says.
+        Where memory takes time, the model has told plans apart (`_keeps_worthwhile`), and
+        that one is mostly slower.
         """
+        if self.memory.matters:
+            return found
         stretch = self._stretches[number]
         assert stretch.menu is not None, "pairs are planned"
         at = stretch.base_bytes + stretch.menu.stretches[0][1]
         if found.saved_bytes < at <= stretch.high:
             further_seconds = stretch.plan(at)[0].seconds - found.loops.seconds
             further_seconds /= self._num_devices
-            fewer_bytes = (at - found.saved_bytes) // self._num_devices
-            further_seconds += self.seconds_for_memory(found, fewer_bytes)
-            further_seconds -= self.seconds_for_memory(found)
             if further_seconds <= HARDLY * found.executable_seconds:
                 self._measure(number, at)  # Mostly it is slower after all.
         return self._fastest_that_keeps(budget_bytes) or found
@@ -330,6 +345,13 @@ class LoopSearch:
         plan = self._stretches[number].plan(at)
         predicted_bytes = self._rest_bytes - plan[1] // self._num_devices
         return self._measure_plan(number, plan, predicted_bytes, budget_bytes)
+
+    def _measured_rest(self, number: int, at: int, budget_bytes: int) -> PlannedLoops:
+        """As `_measure`; its figure shows the rest."""
+        measured = self._measure(number, at, budget_bytes)
+        saved_bytes = max(at, measured.saved_bytes) // self._num_devices
+        self._rest_bytes = measured.total_bytes + saved_bytes
+        return measured
 
     def _measure_plan(
         self,

@@ -82,7 +82,7 @@ class LoopsAndLine:
         if alone is not None and self._num_devices > 1:
             return None  # To read a step of many devices takes long, and mostly is no use.
         most = math.inf if alone is None else self._seconds_of(alone)
-        faster = (place for place in self._places if place.seconds < most)
+        faster = (place for place in self._places if self._least_seconds(place) < most)
         if not any(self._may_keep(budget_bytes, place) for place in faster):
             return None
         at = self._cheapest(budget_bytes, most)
@@ -110,8 +110,12 @@ class LoopsAndLine:
         """Modelled seconds that plans of both have to stay below to be noticeably
         faster."""
         seconds = alone.loops.seconds / self._num_devices
-        seconds += self._loops.seconds_for_memory(alone)
+        seconds += self._loops.memory.seconds_with(alone.total_bytes)
         return seconds - HARDLY * alone.executable_seconds
+
+    def _least_seconds(self, place: _Place) -> float:
+        """Modelled seconds that a plan of both takes there at least."""
+        return place.seconds + self._loops.memory.seconds_for_temporaries(place.kept_bytes)
 
     def _may_keep(self, budget_bytes: int, place: _Place) -> bool:
         """Whether what the loops keep there leaves bytes to the line at all."""

@@ -26,7 +26,7 @@ _NUM_RUNGS = 12
 _SEARCH_EFFORT = 200_000
 # XLA needs up to so much more than planned: a pool that aims below a limit leaves it free,
 # as another compilation takes longer than that gains.
-_MARGIN = 1 / 10
+MARGIN = 1 / 10
 
 
 class Worthwhile:
@@ -108,7 +108,7 @@ def _pools(most: int, limit: int | None) -> Iterator[int]:
     if limit is None or not 0 < limit < most:
         aim = limit = 0
     else:
-        aim = limit - int(limit * _MARGIN)
+        aim = limit - int(limit * MARGIN)
         yield aim
     for number in range(_NUM_RUNGS):
         pool = int(most * _RUNG**number)

@@ -150,6 +150,13 @@ VALUES = (
     ),
     Tuned(
         "search.loop_search",
+        "_TRIES_OF_WORTHWHILE",
+        "plans of loops compiled for the bytes that are worth their time",
+        EFFORT,
+        "loops",
+    ),
+    Tuned(
+        "search.loop_search",
         "_BEFORE_THE_END",
         "part of what bodies can save where the smallest plan is looked for, too",
         COMPILED,
@@ -618,7 +625,7 @@ VALUES = (
     ),
     Tuned(
         "search.worthwhile_bytes",
-        "_MARGIN",
+        "MARGIN",
         "part of the bytes that take no time which is left free for what XLA adds",
         ARGUMENT,
         "",

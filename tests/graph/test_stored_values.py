@@ -53,7 +53,13 @@ def test_every_large_buffer_of_an_mlp_is_a_value_of_the_program():
     assert all(found.stored_bytes[e.outvars[0]] == activation_bytes for e in tanh)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "transformer" else ())
+        for name in PROBLEMS
+    ],
+)
 def test_predicted_peak_of_the_unmodified_step(name):
     """XLA's temporaries, from the graph alone, within 12 %.
 

@@ -262,7 +262,11 @@ def test_layers_of_several_kinds_fit_as_by_hand():
 
 
 @pytest.mark.parametrize(
-    "make", [unrolled, pytest.param(accumulated, marks=pytest.mark.slow)]
+    "make",
+    [
+        pytest.param(unrolled, marks=pytest.mark.slow),
+        pytest.param(accumulated, marks=[pytest.mark.slow, pytest.mark.hand]),
+    ],
 )
 def test_a_straight_line_fits_as_by_hand(make):
     step, args = make()
@@ -273,6 +277,7 @@ def test_a_straight_line_fits_as_by_hand(make):
 
 
 @pytest.mark.slow
+@pytest.mark.hand
 def test_the_faster_form_is_taken(monkeypatch):
     step, args = unrolled(layers=3)
     budget = needed_bytes(step, args) // 2
@@ -290,7 +295,7 @@ def test_the_faster_form_is_taken(monkeypatch):
     assert taken.num_compilations > 4  # Of both forms.
 
 
-@pytest.mark.parametrize("is_scanned", [True, False])
+@pytest.mark.parametrize("is_scanned", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_branches_with_maps_over_shards(is_scanned):
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "model"))
     rows, columns = SPEC("data", None), SPEC(None, "model")
@@ -323,6 +328,7 @@ def test_branches_with_maps_over_shards(is_scanned):
 
 
 @pytest.mark.slow
+@pytest.mark.hand
 def test_where_nothing_else_keeps_the_budget_branches_run_twice(tmp_path, monkeypatch):
     step, args = unrolled()
     with monkeypatch.context() as patched:

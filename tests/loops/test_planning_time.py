@@ -71,6 +71,7 @@ def planned(step, args, budget):
 
 
 @pytest.mark.slow
+@pytest.mark.hand
 def test_a_decoder_of_96_layers_is_planned_and_compiled_in_the_time_of_12():
     def seconds(layers):
         step, args = decoder_problem(dataclasses.replace(SIZES, layers=layers))

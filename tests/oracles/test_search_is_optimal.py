@@ -43,11 +43,11 @@ def test_small_programs(seed):
         # A small value is in the way; what it is made from is kept behind its last use.
         pytest.param("mlp-4", 0.5, marks=pytest.mark.slow),
         # A value has to be kept for a part of the way between two uses.
-        pytest.param("random-30", 0, marks=pytest.mark.slow),
+        pytest.param("random-30", 0, marks=[pytest.mark.slow, pytest.mark.hand]),
         # To drop the cheapest first leads to a plan that no small change improves.
         pytest.param("mlp-6", 0.5, marks=pytest.mark.slow),
         # What is dear has to be kept behind its last use, so that what is cheap can go.
-        pytest.param("convnet", 0.6, marks=pytest.mark.slow),
+        pytest.param("convnet", 0.6, marks=[pytest.mark.slow, pytest.mark.hand]),
     ],
 )
 def test_where_a_simpler_search_gets_stuck(name, share):

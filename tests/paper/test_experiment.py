@@ -13,6 +13,7 @@ from coop_jax import planning
 
 # Small enough to be traced in a second or two.
 SMALL = ("unet", "resnet50", "swin")
+LONGEST = ("inception_v3", "spos", "bert_large")  # To plan.
 
 
 def check(row, graph):
@@ -38,7 +39,9 @@ def results(tmp_path_factory):
 
 
 @pytest.mark.parametrize("model", Model)
-@pytest.mark.parametrize("network", SMALL)
+@pytest.mark.parametrize(
+    "network", [pytest.param("unet", marks=pytest.mark.slow), "resnet50", "swin"]
+)
 def test_rows_agree_with_an_independent_replay(results, network, model):
     graph = experiment.graph_of(network, model, Scale.REDUCED)
     case = records.cases(results).get(network, model.value)
@@ -143,7 +146,13 @@ def test_the_tightest_budget_is_one_that_all_can_do(results):
     jax.__version_info__ < (0, 12), reason="the committed rows were traced by JAX 0.12"
 )
 @pytest.mark.parametrize("model", Model)
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(
+    "network",
+    [
+        pytest.param(name, marks=pytest.mark.hand if name in LONGEST else ())
+        for name in NETWORKS
+    ],
+)
 def test_committed_rows_are_those_of_this_planner(network, model):
     """Every figure in the table; if this fails, run `reproduce.py --fresh`."""
     graph, case = experiment.build_case(network, model)

@@ -115,7 +115,7 @@ def check_results(planned, step):
         (until_done, {"while_loop"}),
         pytest.param(switched, {"cond"}, marks=pytest.mark.slow),
         pytest.param(in_both, {"cond"}, marks=pytest.mark.slow),
-        pytest.param(line_search, {"cond"}, marks=pytest.mark.slow),
+        pytest.param(line_search, {"cond"}, marks=[pytest.mark.slow, pytest.mark.hand]),
     ],
 )
 def test_their_bodies_are_planned(step, kinds, tmp_path):

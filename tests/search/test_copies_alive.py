@@ -144,6 +144,7 @@ def test_a_tight_budget_takes_no_search_for_the_tightest_plan(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.hand
 def test_unlikely_plans_come_after_the_tightest(monkeypatch):
     """Those that are expected to miss the budget by far, and only where none of the
     tightest keeps it."""

@@ -56,12 +56,19 @@ def largest_difference(one, other):
 
 
 OFTEN = ("recurrent",)  # The others take minutes together.
+BY_HAND = ("two loops", "stacked keys", "recurrent layers", "accumulated", "checkpoint")
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow)
+        pytest.param(
+            name,
+            marks=[
+                *((pytest.mark.slow,) if name not in OFTEN else ()),
+                *((pytest.mark.hand,) if name in BY_HAND else ()),
+            ],
+        )
         for name in STEPS
         if STEPS[name][1]
     ],

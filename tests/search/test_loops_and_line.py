@@ -62,6 +62,7 @@ def test_loops_keep_what_is_cheap_where_the_line_can_be_evicted(of_mixed, monkey
     assert together.plan.num_compilations < in_turn.plan.num_compilations
 
 
+@pytest.mark.slow
 def test_the_smallest_bytes_that_an_error_names_are_kept(of_mixed):
     asked, _, unmodified = of_mixed
     with pytest.raises(InfeasibleBudgetError) as caught:

@@ -245,6 +245,7 @@ def test_loops_with_smaller_pools_stay_as_they_are():
     assert sum(changed) == 1
 
 
+@pytest.mark.slow
 def test_a_budget_that_leaves_room_needs_no_bisection(monkeypatch):
     """The least that bodies need takes longest to find: only the last resort asks."""
 

@@ -22,7 +22,7 @@ def by_bytes(measured):
     ("name", "has_more"),
     [
         ("distillation", False),
-        pytest.param("low_rank_adapters", True, marks=pytest.mark.slow),
+        pytest.param("low_rank_adapters", True, marks=[pytest.mark.slow, pytest.mark.hand]),
     ],
 )
 def test_more_are_compiled_where_xla_needs_clearly_more_than_planned(name, has_more):

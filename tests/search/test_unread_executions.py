@@ -72,7 +72,7 @@ def reached_from_results(graph, executions):
     return [executions[number] for number in sorted(found)]
 
 
-@pytest.mark.parametrize("seed", [None, 3, 5])
+@pytest.mark.parametrize("seed", [None, 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_what_is_read_is_what_results_are_made_of(seed):
     is_one_unread = False
     for _, graph, executions in plans(seed):

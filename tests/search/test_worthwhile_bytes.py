@@ -147,6 +147,7 @@ def planned(budget):
     return step.plan(*light_arguments())
 
 
+@pytest.mark.slow
 def test_a_plan_leaves_room_that_is_not_worth_its_time():
     some, more = planned("70%"), planned("95%")
     assert some.measured_bytes == more.measured_bytes < 0.7 * more.unmodified_bytes

@@ -137,6 +137,7 @@ def test_a_call_left_alone_is_noticed():
     assert any(called_jaxpr(eqn) is not None for eqn in jaxpr.eqns)
 
 
+@pytest.mark.slow
 def test_layers_of_roots_fit_in_the_bytes_of_a_policy():
     """One operation, a solver needed at once what its iterations need in turn."""
     weights, x = arguments(batch=1024)

@@ -166,6 +166,7 @@ def test_an_unrolled_loop_fits_in_the_bytes_of_a_policy(unroll):
     assert plan.measured_bytes <= budget < 0.7 * plan.unmodified_bytes
 
 
+@pytest.mark.slow
 def test_accumulation_over_one_microbatch_is_planned_as_without():
     """Layers are unrolled, so all that can be planned is inside of that loop."""
     step, (weights, batches) = accumulated(count=1, unrolled=True)
