@@ -108,7 +108,7 @@ def test_one_loop_that_recomputes_more_is_tried_beside_two():
     search = loop_search_of(traced, "search", needed, lambda line: None)
     budget = int(0.7 * needed)
     found = search.best(budget)
-    compiled = list(search._measured.values())
+    compiled = list(search._compiled.of_stretch(0))
     assert [len(m.loops.planned[0].parts) for m in compiled if m.keeps(budget)] == [2, 1]
     assert found.executable_seconds == min(
         m.executable_seconds for m in compiled if m.keeps(budget)

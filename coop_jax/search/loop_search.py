@@ -11,26 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from coop_jax.base.budget import format_bytes
 from coop_jax.loops.menu import Menu
 from coop_jax.search.beside_path import (
-    Shape,
     compiled_without_groups,
     fastest_beside,
-    shape_of,
 )
 from coop_jax.search.candidates import MAX_COMPILATIONS, SLACK_WORTH_USING
+from coop_jax.search.compiled_loops import CompiledLoops
 from coop_jax.search.planned_loops import PlannedLoops, by_bytes
 from coop_jax.search.stretches import (
     BodiesOf,
-    LoopsOfProgram,
     Stretch,
     place_between,
     stretches,
 )
 from coop_jax.search.worthwhile_place import TimeOfMemory, worthwhile_place
 from coop_jax.trace.program import Program
-from coop_jax.xla.memory_figures import compile_measured
 
 # One more than for a straight line: the first compilation shows the rest.
 MAX_COMPILATIONS_OF_LOOPS = MAX_COMPILATIONS + 1
@@ -80,15 +76,9 @@ class LoopSearch:
         is_divided: bool = False,
     ) -> None:
         self._is_divided = is_divided
-        self._seconds_of = seconds_of
         self.memory = memory
         self._num_devices = num_devices
-        self._compile_program = compile_program
-        self._read_program = read_program
-        self._num_compiled_again = 0
-        self._log = log
-        # By number of the stretch, saved bytes and plan, in the order of the path.
-        self._measured: dict[tuple[int, int, Shape], PlannedLoops] = {}
+        self._compiled = CompiledLoops(compile_program, read_program, seconds_of, log)
         self._stretches: list[Stretch] = []
         self._searched: set[tuple[int, int]] = set()  # Stretches, each for a budget.
         menu = menu_of(program)
@@ -103,7 +93,7 @@ class LoopSearch:
 
     @property
     def num_compilations(self) -> int:
-        return len(self._measured) + self._num_compiled_again
+        return self._compiled.num_compilations
 
     @property
     def is_empty(self) -> bool:
@@ -118,7 +108,7 @@ class LoopSearch:
             if found is not None:
                 return self._that_runs(found, budget_bytes)
         self.smallest()
-        found = self._fastest_that_keeps(budget_bytes)
+        found = self._compiled.fastest_that_keeps(budget_bytes)
         return None if found is None else self._that_runs(found, budget_bytes)
 
     def best_of_pairs(self, budget_bytes: int) -> PlannedLoops | None:
@@ -157,11 +147,6 @@ class LoopSearch:
                 tried.append(self._measure(number, stretch.base_bytes + saved_bytes))
         return min(tried, key=by_bytes)
 
-    def _least_bytes(self) -> int:
-        """The least bytes of the step as written and of the plans compiled so far."""
-        known = [m.total_bytes for m in self._measured.values() if m.compiled is not None]
-        return min([*known, self.memory.unmodified_bytes])
-
     def _all_stretches(self) -> Iterator[Stretch]:
         """The stretches in order, made when they are reached."""
         number = 0
@@ -176,28 +161,15 @@ class LoopSearch:
 
     def _is_worth(self, saved_bytes: int) -> bool:
         """Whether to save so many bytes may be worth a compilation."""
-        least_bytes = self._least_bytes()
+        least_bytes = self._compiled.least_bytes(self.memory.unmodified_bytes)
         return saved_bytes > SLACK_WORTH_USING * least_bytes * self._num_devices
-
-    def _fastest_that_keeps(self, budget_bytes: int) -> PlannedLoops | None:
-        """The fastest plan compiled so far that keeps a budget; of equally fast ones, or
-        where their seconds are not known, the first on the path."""
-        fitting = sorted(key for key, m in self._measured.items() if m.keeps(budget_bytes))
-        if len(fitting) > 1:  # Reading them takes a part of the time of a compilation.
-            fitting.sort(key=lambda key: self._measured[key].executable_seconds)
-        return self._measured[fitting[0]] if fitting else None
 
     def _that_runs(self, found: PlannedLoops, budget_bytes: int) -> PlannedLoops | None:
         """The plan, compiled again if it was compiled to be read; the best of all if it
         does not keep the budget then."""
         if found.runs:
             return found
-        again = self._compiled(
-            *(found.loops, found.saved_bytes, found.predicted_bytes), to_run=True
-        )
-        self._num_compiled_again += 1
-        key = next(key for key, measured in self._measured.items() if measured is found)
-        self._measured[key] = again
+        again = self._compiled.again_to_run(found)
         return again if again.keeps(budget_bytes) else self.best(budget_bytes)
 
     def _best_on(self, number: int, budget_bytes: int) -> PlannedLoops | None:
@@ -207,7 +179,7 @@ class LoopSearch:
             self._searched.add((number, budget_bytes))
             if not self._keeps_worthwhile(budget_bytes, number):
                 self._search(budget_bytes, number)
-        found = self._fastest_that_keeps(budget_bytes)
+        found = self._compiled.fastest_that_keeps(budget_bytes)
         if found is None or self._stretches[number].menu is None:
             return found
         if self._is_divided:
@@ -249,7 +221,7 @@ class LoopSearch:
                     num_misses += 1
             if low > (stretch.at_most(low) if high is None else high):
                 break
-        if self._fastest_that_keeps(budget_bytes) is None:
+        if self._compiled.fastest_that_keeps(budget_bytes) is None:
             self._measure(number, stretch.high, budget_bytes)
 
     def _keeps_worthwhile(self, budget_bytes: int, number: int) -> bool:
@@ -289,7 +261,7 @@ class LoopSearch:
             further_seconds /= self._num_devices
             if further_seconds <= HARDLY * found.executable_seconds:
                 self._measure(number, at)  # Mostly it is slower after all.
-        return self._fastest_that_keeps(budget_bytes) or found
+        return self._compiled.fastest_that_keeps(budget_bytes) or found
 
     def _or_alike(
         self, found: PlannedLoops, budget_bytes: int, number: int
@@ -306,7 +278,7 @@ class LoopSearch:
         at += stretch.menu.next_corner(found.saved_bytes - stretch.base_bytes)
         if found.saved_bytes < at <= stretch.high:
             self._measure(number, at, budget_bytes)
-        return self._fastest_that_keeps(budget_bytes) or found
+        return self._compiled.fastest_that_keeps(budget_bytes) or found
 
     def _or_beside(
         self, found: PlannedLoops, budget_bytes: int, number: int
@@ -316,7 +288,7 @@ class LoopSearch:
         stretch = self._stretches[number]
         assert stretch.menu is not None, "pairs are planned"
         for _ in range(MAX_COMPILATIONS):
-            measured = (one for key, one in self._measured.items() if key[0] == number)
+            measured = self._compiled.of_stretch(number)
             compiled = compiled_without_groups(measured, stretch.base_bytes)
             if not compiled:
                 break
@@ -328,8 +300,8 @@ class LoopSearch:
                 break
             pairs, expected_bytes = beside
             plan = stretch.with_pairs(pairs)
-            self._measure_plan(number, plan, expected_bytes, budget_bytes)
-            found = self._fastest_that_keeps(budget_bytes) or found
+            self._compiled.measured(number, plan, expected_bytes, budget_bytes)
+            found = self._compiled.fastest_that_keeps(budget_bytes) or found
         return found
 
     def _aim(self, budget_bytes: int, stretch: Stretch, low: int, high: int | None) -> int:
@@ -344,7 +316,7 @@ class LoopSearch:
         budget."""
         plan = self._stretches[number].plan(at)
         predicted_bytes = self._rest_bytes - plan[1] // self._num_devices
-        return self._measure_plan(number, plan, predicted_bytes, budget_bytes)
+        return self._compiled.measured(number, plan, predicted_bytes, budget_bytes)
 
     def _measured_rest(self, number: int, at: int, budget_bytes: int) -> PlannedLoops:
         """As `_measure`; its figure shows the rest."""
@@ -352,37 +324,3 @@ class LoopSearch:
         saved_bytes = max(at, measured.saved_bytes) // self._num_devices
         self._rest_bytes = measured.total_bytes + saved_bytes
         return measured
-
-    def _measure_plan(
-        self,
-        number: int,
-        plan: tuple[LoopsOfProgram, int],
-        predicted_bytes: int,
-        budget_bytes: int,
-    ) -> PlannedLoops:
-        """A plan of a stretch, with the bytes that it saves, compiled once."""
-        loops, saved_bytes = plan
-        key = number, saved_bytes, shape_of(loops.planned)
-        if key not in self._measured:
-            self._measured[key] = self._compiled(
-                *(loops, saved_bytes, predicted_bytes),
-                to_run=self._read_program is None or predicted_bytes <= budget_bytes,
-            )
-        return self._measured[key]
-
-    def _compiled(
-        self, loops: LoopsOfProgram, saved_bytes: int, predicted_bytes: int, *, to_run: bool
-    ) -> PlannedLoops:
-        compile_program = self._compile_program
-        if not to_run:
-            assert self._read_program is not None, "without it all are compiled to run"
-            compile_program = self._read_program
-        compiled, total_bytes = compile_measured(lambda: compile_program(loops.program))
-        self._log(
-            f"compilation of loops {self.num_compilations + 1}: predicted "
-            f"{format_bytes(predicted_bytes)}, XLA says {format_bytes(total_bytes)}"
-        )
-        return PlannedLoops(
-            *(loops, saved_bytes, predicted_bytes),
-            *(compiled, total_bytes, self._seconds_of, to_run),
-        )

@@ -163,12 +163,12 @@ def test_the_search_over_several_devices_uses_the_room_that_the_path_leaves():
 
     def seconds_of(compiled):
         """Two loops of neighbours are slow."""
-        every = search._measured.values()
+        every = search._compiled.of_stretch(0)
         ((pair,),) = (m.loops.planned for m in every if m.compiled is compiled)
         is_slow = len(pair.parts) == 2 and apart(menu, [pair]) == 1
         return 1 + pair.seconds / DEVICES + is_slow
 
-    search._seconds_of = seconds_of
+    search._compiled._seconds_of = seconds_of
     budget = (3 * corner + after) // 4
     found = search.best(budget)
     assert found.keeps(budget)
