@@ -155,7 +155,8 @@ def _iterations_plan(iteration: Iteration, part: Part, num_devices: int) -> Iter
     if forward.is_reversed:
         first = forward.length - part.start - part.count
     makers = {v: eqn for eqn in iteration.forward for v in writes(eqn)}
-    kept = sorted(own_values(iteration, part.retained), key=lambda v: -aval_bytes(v.aval))
+    own = (v for v in own_values(iteration, part.retained) if aval_bytes(v.aval))
+    kept = sorted(own, key=lambda v: -aval_bytes(v.aval))
     return IterationsPlan(
         first,
         first + part.count - 1,

@@ -5,8 +5,10 @@ import functools
 import re
 
 import jax
+import jax.numpy as jnp
 import pytest
-from scanned_steps import branches, scanned
+from jax import lax
+from scanned_steps import branches, descent, normal, scanned
 from steps import QUICK, mlp_arguments, mlp_step
 
 import coop_jax
@@ -98,3 +100,21 @@ def test_without_executables_the_report_has_the_time_of_the_plan(tmp_path):
         assert plan.executable_overhead is None
         assert "executable x" not in str(plan)
     assert f"modelled time x{known.compute_overhead:.3f}, " in str(known)
+
+
+def test_values_without_bytes_are_not_kept():
+    """What has no bytes is evicted by nobody, and is no news."""
+
+    def loss(weights, x):
+        def body(x, w):
+            nothing = x[:, :0]
+            joined = jnp.concatenate([jnp.sin(x), jnp.sin(nothing)], 1)
+            return x + jnp.tanh(joined @ w), None
+
+        return jnp.mean(lax.scan(body, x, weights)[0] ** 2)
+
+    step, args = descent(loss, normal(8, 16, 16), normal(256, 16))
+    plan = coop_jax.remat_train_step(step, budget="60%", planner=QUICK).plan(*args)
+    kept = [text for loop in plan.loops for part in loop.parts for text in part.kept]
+    assert kept
+    assert not [text for text in kept if text.startswith("float32[256,0]")]
