@@ -35,12 +35,12 @@ QUICK = PlanOptions(search_effort=100_000)
 LITTLE_CODE = {"xla_backend_optimization_level": 0}
 
 
-def names_and_types(names):
+def names_and_types(names, in_full="convnet"):
     """Parameters of slow tests that train: for every change one network in full and one in
     half precision; the others by hand."""
     by_hand = pytest.mark.hand
     full = [
-        pytest.param(n, "float32", marks=() if n == "convnet" else by_hand) for n in names
+        pytest.param(n, "float32", marks=() if n == in_full else by_hand) for n in names
     ]
     return [*full, ("transformer", "bfloat16")]
 

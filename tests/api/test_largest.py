@@ -111,7 +111,7 @@ def compilations(monkeypatch):
         pytest.param(
             *(transformer, range(2, 65, 2), "2MiB"),
             id="transformer",
-            marks=pytest.mark.slow,
+            marks=[pytest.mark.slow, pytest.mark.hand],
         ),
         pytest.param(
             *(scanned, range(128, 4097, 128), "2MiB"),

@@ -264,7 +264,7 @@ def test_layers_of_several_kinds_fit_as_by_hand():
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(unrolled, marks=pytest.mark.slow),
+        pytest.param(unrolled, marks=[pytest.mark.slow, pytest.mark.hand]),
         pytest.param(accumulated, marks=[pytest.mark.slow, pytest.mark.hand]),
     ],
 )

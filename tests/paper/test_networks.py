@@ -32,6 +32,7 @@ BATCH_SIZES = {
 
 # Seconds each: one is enough where the others are not asked for.
 SLOW_TO_COMPILE = set(NETWORKS) - {"gpt3"}
+LONGEST = {"inception_v3", "swin", "spos"}
 
 every_network = pytest.mark.parametrize("name", NETWORKS)
 
@@ -89,7 +90,13 @@ def test_paper_scale_traces_into_a_flat_program_that_keeps_its_state(name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] if name in SLOW_TO_COMPILE else [])
+        pytest.param(
+            name,
+            marks=[
+                *([pytest.mark.slow] if name in SLOW_TO_COMPILE else []),
+                *([pytest.mark.hand] if name in LONGEST else []),
+            ],
+        )
         for name in NETWORKS
     ],
 )

@@ -56,7 +56,10 @@ def largest_difference(one, other):
 
 
 OFTEN = ("recurrent",)  # The others take minutes together.
-BY_HAND = ("two loops", "stacked keys", "recurrent layers", "accumulated", "checkpoint")
+BY_HAND = (
+    *("two loops", "stacked keys", "recurrent layers", "accumulated", "checkpoint"),
+    *("second derivative", "results read", "unrolled"),
+)
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,7 @@ def test_a_call_left_alone_is_noticed():
 
 
 @pytest.mark.slow
+@pytest.mark.hand
 def test_layers_of_roots_fit_in_the_bytes_of_a_policy():
     """One operation, a solver needed at once what its iterations need in turn."""
     weights, x = arguments(batch=1024)

@@ -31,7 +31,7 @@ from coop_jax.trace.shards import to_shards_p, to_whole_p
 from coop_jax.xla.memory_figures import memory_figures
 
 # To plan.
-LONGEST = (loss_inside, a_map_for_each_layer, maps_in_branches)
+LONGEST = (loss_inside, a_map_for_each_layer, maps_in_branches, a_map_in_a_loop)
 
 pytestmark = pytest.mark.skipif(len(jax.devices()) < COUNT, reason="needs four devices")
 
@@ -94,7 +94,9 @@ def test_budgets_near_a_checkpoint_are_kept(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [ring, a_map_in_a_loop, maps_in_branches])
+@pytest.mark.parametrize(
+    "make", [ring, a_map_in_a_loop, pytest.param(maps_in_branches, marks=pytest.mark.hand)]
+)
 def test_a_mesh_of_one_device(make):
     step, args = make(as_it_is, count=1)
     needed = memory_figures(jax.jit(step).lower(*args).compile()).total_bytes
