@@ -49,7 +49,11 @@ def kept(search, budget):
 
 @pytest.mark.parametrize(
     "seed",
-    [22, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (21, 25))],
+    [
+        22,
+        pytest.param(21, marks=pytest.mark.slow),
+        pytest.param(25, marks=[pytest.mark.slow, pytest.mark.hand]),
+    ],
 )
 def test_more_room_is_never_slower(seed):
     """By the instructions of the executables; in one search, whatever is asked first, all

@@ -35,7 +35,13 @@ OFTEN = ("recurrent",)  # The others take a minute together.
 by_name = pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow)
+        pytest.param(
+            name,
+            marks=[
+                *(() if name in OFTEN else [pytest.mark.slow]),
+                *([pytest.mark.hand] if name == "decoder" else ()),
+            ],
+        )
         for name in EXAMPLES
     ],
 )

@@ -58,7 +58,7 @@ def largest_difference(one, other):
 OFTEN = ("recurrent",)  # The others take minutes together.
 BY_HAND = (
     *("two loops", "stacked keys", "recurrent layers", "accumulated", "checkpoint"),
-    *("second derivative", "results read", "unrolled"),
+    *("second derivative", "results read", "unrolled", "nested checkpoints"),
 )
 
 
@@ -133,6 +133,7 @@ def test_less_is_needed_than_with_every_policy_for_the_body():
 
 
 @pytest.mark.slow
+@pytest.mark.hand
 def test_training_goes_the_same_way():
     step, (w, x) = wide()
     budget = smallest_of(step, (w, x), QUICK) * 11 // 10
@@ -180,6 +181,7 @@ def test_the_papers_planners_know_no_loops(planner):
 
 
 @pytest.mark.slow
+@pytest.mark.hand
 def test_the_step_around_loops_is_planned_where_they_do_not_suffice():
     """A loop that saves little, and layers beside it."""
 

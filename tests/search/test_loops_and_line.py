@@ -63,6 +63,7 @@ def test_loops_keep_what_is_cheap_where_the_line_can_be_evicted(of_mixed, monkey
 
 
 @pytest.mark.slow
+@pytest.mark.hand
 def test_the_smallest_bytes_that_an_error_names_are_kept(of_mixed):
     asked, _, unmodified = of_mixed
     with pytest.raises(InfeasibleBudgetError) as caught:

@@ -67,7 +67,14 @@ def arguments(step, axes, is_tensor_parallel):
 @pytest.mark.parametrize(
     ("step", "axes"),
     [
-        pytest.param(step, axes, marks=() if step is scanned else pytest.mark.slow)
+        pytest.param(
+            step,
+            axes,
+            marks=[
+                *(() if step is scanned else [pytest.mark.slow]),
+                *([pytest.mark.hand] if step is trained and axes == (2, 2) else ()),
+            ],
+        )
         for step in (scanned, trained, trained_scanned)
         for axes in ((4, 1), (2, 2), (1, 4))
         if step is scanned or axes != (1, 4)
