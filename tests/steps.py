@@ -36,8 +36,8 @@ LITTLE_CODE = {"xla_backend_optimization_level": 0}
 
 
 def names_and_types(names, in_full="convnet"):
-    """Parameters of slow tests that train: for every change one network in full and one in
-    half precision; the others by hand."""
+    """Parameters of slow tests that train: for every change one network in half precision,
+    and one in full, if it is named; the others by hand."""
     by_hand = pytest.mark.hand
     full = [
         pytest.param(n, "float32", marks=() if n == in_full else by_hand) for n in names

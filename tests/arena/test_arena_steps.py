@@ -54,7 +54,7 @@ def losses(step, problem):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "dtype"), names_and_types(PROBLEMS, in_full="mixer"))
+@pytest.mark.parametrize(("name", "dtype"), names_and_types(PROBLEMS, in_full=None))
 def test_twenty_losses_are_the_same(name, dtype):
     """As of the step as written, and of the same budget without an arena."""
     problem = PROBLEMS[name](jnp.dtype(dtype))
