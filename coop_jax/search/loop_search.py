@@ -12,10 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from coop_jax.loops.menu import Menu
-from coop_jax.search.beside_path import (
-    compiled_without_groups,
-    fastest_beside,
-)
+from coop_jax.search.beside_path import compiled_without_groups, fastest_beside
 from coop_jax.search.candidates import MAX_COMPILATIONS, SLACK_WORTH_USING
 from coop_jax.search.compiled_loops import CompiledLoops
 from coop_jax.search.planned_loops import PlannedLoops, by_bytes

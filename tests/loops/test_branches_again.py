@@ -261,13 +261,9 @@ def test_layers_of_several_kinds_fit_as_by_hand():
     assert any(item.primitive == "cond" for item in plan.loops[0].parts[0].recomputations)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(unrolled, marks=[pytest.mark.slow, pytest.mark.hand]),
-        pytest.param(accumulated, marks=[pytest.mark.slow, pytest.mark.hand]),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.hand
+@pytest.mark.parametrize("make", [unrolled, accumulated])
 def test_a_straight_line_fits_as_by_hand(make):
     step, args = make()
     by_hand, _ = make(jax.checkpoint)

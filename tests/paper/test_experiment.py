@@ -40,7 +40,8 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize("model", Model)
 @pytest.mark.parametrize(
-    "network", [pytest.param("unet", marks=pytest.mark.slow), "resnet50", "swin"]
+    "network",
+    [pytest.param(n, marks=pytest.mark.slow if n == "unet" else ()) for n in SMALL],
 )
 def test_rows_agree_with_an_independent_replay(results, network, model):
     graph = experiment.graph_of(network, model, Scale.REDUCED)

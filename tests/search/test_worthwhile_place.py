@@ -48,7 +48,7 @@ def with_costly_memory(seconds_per_byte, free_bytes=0):
     return backends.registered("cpu", backend)
 
 
-@pytest.mark.parametrize("share_free", [0, 0.3, 0.6, 2])
+@pytest.mark.parametrize("share_free", [0, 0.3, 0.8, 2])
 @pytest.mark.parametrize("seconds_per_byte", [0.0, 1e-11, 1e-10, 1e-9])
 def test_no_place_up_to_the_end_is_cheaper(of_layers, share_free, seconds_per_byte):
     asked, unmodified = of_layers
@@ -66,7 +66,8 @@ def test_no_place_up_to_the_end_is_cheaper(of_layers, share_free, seconds_per_by
     def seconds(place):
         planned = sum(pair.seconds for pair in stretch.menu.saving(place))
         temp_bytes = total_bytes - place - fixed_bytes
-        if 0.9 * free_bytes < temp_bytes <= free_bytes:  # XLA may need more than expected.
+        # XLA may need more than expected.
+        if free_bytes - free_bytes // 10 < temp_bytes <= free_bytes:
             temp_bytes = free_bytes + 1
         return planned + seconds_for(temp_bytes)
 
@@ -111,12 +112,25 @@ def test_a_plan_is_as_fast_as_all_others_with_fewer_bytes(
     assert seconds(found.compiled) <= 1.02 * min(map(seconds, others))
 
 
-def test_loops_leave_what_takes_no_time(of_layers):
-    """Just below the bytes that take none, less is kept; far below, all of the budget."""
+def test_loops_keep_as_much_as_takes_no_time(of_layers):
+    """Less than the budget, and more than the least: some iterations keep more."""
     asked, unmodified = of_layers
     as_written = memory_figures(unmodified.compiled).temp_bytes
     budget = unmodified.total_bytes * 95 // 100
-    free_bytes = as_written * 80 // 100
+    free_bytes = as_written * 45 // 100
     with with_costly_memory(1e-8, free_bytes):
         planned = fit_step(asked, budget, QUICK, silent, unmodified)
-    assert memory_figures(planned.compiled).temp_bytes <= free_bytes
+    assert 0.8 * free_bytes < memory_figures(planned.compiled).temp_bytes <= free_bytes
+
+
+def test_where_xla_needs_more_than_expected_less_is_kept(of_layers):
+    """The figure of the first plan shows it, and a second is compiled."""
+    asked, unmodified = of_layers
+    total_bytes = unmodified.total_bytes
+    free_bytes = memory_figures(unmodified.compiled).temp_bytes * 45 // 100
+    with with_costly_memory(1e-8, free_bytes):
+        search = loop_search_of(asked, QUICK, total_bytes, silent)
+        search._rest_bytes -= free_bytes // 4  # More than the margin.
+        found = search.best(total_bytes * 95 // 100)
+    assert memory_figures(found.compiled).temp_bytes <= free_bytes
+    assert search.num_compilations == 2
