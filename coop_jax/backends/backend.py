@@ -102,6 +102,15 @@ class Backend:
         """The program with equations that this backend evaluates otherwise replaced."""
         return program
 
+    def options_of_plans(self, program: Program) -> Mapping[str, Any]:
+        """Compiler options of all programs that replace a step on one device.
+
+        Arguments:
+            program: the step.
+        """
+        del program
+        return MappingProxyType({})
+
     def without_rematerialization(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Compiler options, and those by which XLA rematerializes nothing by itself."""
         return dict(options)

@@ -9,7 +9,8 @@ import functools
 import hashlib
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -51,6 +52,7 @@ class TracedStep:
         captured: values of the program's first inputs, which are no arguments: tracers
             that the step closes over.
         argument_devices: the devices that the arguments' leaves lie on, leaf by leaf.
+        options_of_plans: the backend's compiler options of programs that replace the step.
     """
 
     program: Program
@@ -60,6 +62,7 @@ class TracedStep:
     kwargs: dict
     captured: tuple[Any, ...] = ()
     argument_devices: tuple[frozenset[Any], ...] = ()
+    options_of_plans: Mapping[str, Any] = MappingProxyType({})
     _jitted: weakref.WeakKeyDictionary[Program, Any] = dataclasses.field(
         default_factory=weakref.WeakKeyDictionary, repr=False
     )
@@ -109,7 +112,10 @@ class TracedStep:
             step = dataclasses.replace(step, jitted=jitted, traced=traced)
         if step.num_devices() > 1:  # The partitioning into shards is left to XLA.
             return step
-        return dataclasses.replace(step, program=backend.prepare(step.program))
+        program = backend.prepare(step.program)
+        return dataclasses.replace(
+            step, program=program, options_of_plans=backend.options_of_plans(program)
+        )
 
     @property
     def fn(self) -> Callable:
@@ -120,6 +126,16 @@ class TracedStep:
     def jit_options(self) -> dict[str, Any]:
         """The options of `jax.jit`, the backend's compiler options included."""
         return _compat_jit.jit_parts(self.jitted)[1]
+
+    @property
+    def plan_options(self) -> dict[str, Any]:
+        """The options of `jax.jit` of the programs that replace the step; the compiler
+        options of the step's own take precedence."""
+        options = self.jit_options
+        if not self.options_of_plans:
+            return options
+        own = options.get("compiler_options") or {}
+        return {**options, "compiler_options": {**self.options_of_plans, **own}}
 
     @property
     def out_tree(self) -> Any:
@@ -164,7 +180,7 @@ class TracedStep:
         `jax.jit` calls run the executable that was compiled of the same object.
         """
         if program not in self._jitted:
-            self._jitted[program] = jax.jit(self.function(program), **self.jit_options)
+            self._jitted[program] = jax.jit(self.function(program), **self.plan_options)
         return self._jitted[program]
 
     def carrying(self, program: Program) -> StepWithArena:
@@ -181,7 +197,7 @@ class TracedStep:
         on_device = jax.sharding.SingleDeviceSharding(self.device())
         place = jax.ShapeDtypeStruct(arena.shape, arena.dtype, sharding=on_device)
         with _without_donation_warning():
-            jitted = jax.jit(step, **carried_jit_options(self.jit_options, step))
+            jitted = jax.jit(step, **carried_jit_options(self.plan_options, step))
             compiled = jitted.lower(place, *self.args, **self.kwargs).compile()
         return StepWithArena(
             compiled, jax.jit(lambda: empty_arena(arena), out_shardings=on_device)

@@ -32,6 +32,9 @@ MAX_COMPILATIONS_OF_LOOPS = MAX_COMPILATIONS + 1
 # not compute what has such a buffer in place of an operand. The smallest pools take most
 # fences: where one follows the operation that needs most, XLA needs a value more.
 _BEFORE_THE_END = 0.95
+# A further plan of bodies saves at least this part of what the last one missed the budget
+# by: XLA's figure falls by hardly more than the pool does.
+_LEAST_OF_A_MISS = 0.5
 # Plans for the room that is worth its time: the figure of the first says what it is.
 _TRIES_OF_WORTHWHILE = 2
 # The part of a step's time that prices of what loops keep do not tell apart.
@@ -191,8 +194,16 @@ class LoopSearch:
         low, high = stretch.low, None  # None: that of the stretch.
         too_large = small_enough = None  # Place and figure of the plans next to the budget.
         num_misses = further_bytes = 0
+        is_elsewhere = False  # Whether the peak seems not to be where the stretch saves.
         for _ in range(MAX_COMPILATIONS_OF_LOOPS):
-            at = self._aim(budget_bytes - further_bytes, stretch, low, high)
+            if is_elsewhere and high is None:
+                at = stretch.high  # Which shows whether any place of it helps.
+            else:
+                at = self._aim(budget_bytes - further_bytes, stretch, low, high)
+            if stretch.bodies is not None and too_large is not None and high is None:
+                missed_bytes = (too_large[1] - budget_bytes) * self._num_devices
+                if at - too_large[0] < missed_bytes * _LEAST_OF_A_MISS:
+                    break
             if too_large is not None and small_enough is not None:
                 # XLA's figure need not follow a pool, or what stacks save by ours.
                 assert high is not None, "that of the plan that keeps the budget"
@@ -211,6 +222,8 @@ class LoopSearch:
                     break
             else:
                 low = max(at, measured.saved_bytes) + 1
+                if too_large is not None:
+                    is_elsewhere = measured.total_bytes >= too_large[1]
                 too_large = at, measured.total_bytes
                 if stretch.bodies is not None:
                     # Every miss makes the step longer.

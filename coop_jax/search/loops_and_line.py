@@ -146,8 +146,9 @@ class LoopsAndLine:
 
     def _cheapest(self, budget_bytes: int, most: float) -> int | None:
         """The saved bytes of the place with the fewest modelled seconds of loops and line,
-        less than `most`; None if the line is best left as it is there, or no place is
-        known to work."""
+        less than `most`; None if no place is known to work, or the line is best left as it
+        is there and loops alone keep the budget. Where they do not, XLA needs more beside
+        them than expected: that is the line's."""
         places = [place for place in self._places if self._may_keep(budget_bytes, place)]
         first = self._search_at(self._places[0].saved_bytes) if places else None
         if first is None:
@@ -165,7 +166,17 @@ class LoopsAndLine:
             key=lambda pair: pair[0].seconds + pair[1],
             default=(None, 0.0),
         )
-        return None if place is None or not seconds else place.saved_bytes
+        if place is None and most == math.inf:
+            return self._last_without_groups(places)
+        if place is None or (not seconds and most < math.inf):
+            return None
+        return place.saved_bytes
+
+    def _last_without_groups(self, places: Sequence[_Place]) -> int | None:
+        """The saved bytes of the place where loops keep the fewest bytes without groups:
+        they may need less beside what they keep than at the first place, too."""
+        without_groups = [place for place in places if not place.is_grouped]
+        return without_groups[-1].saved_bytes if without_groups else None
 
     def _seconds_around(
         self, problem: Problem, budget_bytes: int, places: Sequence[_Place]

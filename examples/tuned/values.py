@@ -165,6 +165,14 @@ VALUES = (
     ),
     Tuned(
         "search.loop_search",
+        "_LEAST_OF_A_MISS",
+        "part of what bodies missed a budget by that a further plan of them has to save",
+        EFFORT,
+        "loops",
+        neutral=0,
+    ),
+    Tuned(
+        "search.loop_search",
         "HARDLY",
         "part of the step by which loops that keep least may be slower, to be tried, and "
         "those with a plan of the line around them have to be faster",
@@ -588,6 +596,15 @@ VALUES = (
         "_NOTICEABLE_BYTES",
         "result of an equation whose constants pass the fence of their segment",
         ARGUMENT,
+        neutral=1,
+    ),
+    Tuned(
+        "backends.cpu.early_stacks",
+        "_MUCH",
+        "one over the part of the stacks that all loops but one have, from which on plans "
+        "are compiled in XLA's order for memory",
+        ARGUMENT,
+        "loops",
         neutral=1,
     ),
     Tuned(

@@ -313,6 +313,16 @@ def test_removed_barriers():
     assert not off.checkpoint_in_loops_options
 
 
+def test_early_stacks():
+    def two_loops(x):
+        return [jax.lax.scan(lambda c, x: (c, x + c), x[0], x * n)[1] for n in (2, 3)]
+
+    program = traced(two_loops, jnp.ones((4, 8))).program
+    on, off = on_and_off("cpu", "early_stacks")
+    assert on.options_of_plans(program)
+    assert not off.options_of_plans(program)
+
+
 # XLA:GPU.
 
 

@@ -4,9 +4,11 @@ import dataclasses
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from scanned_steps import behind_a_line, scanned
+from jax import lax
+from scanned_steps import WIDTH, behind_a_line, descent, normal, scanned, weights
 from steps import LITTLE_CODE, QUICK, traced
 
 from coop_jax import InfeasibleBudgetError, backends, remat_train_step
@@ -122,7 +124,7 @@ def test_a_saved_plan_of_both_makes_the_same_step(of_mixed, tmp_path):
     assert len(again.loops) == len(plan.loops)
 
 
-@pytest.mark.parametrize("percent", [60, 40, 30, 20])
+@pytest.mark.parametrize("percent", [60, 40, 30, 20, 12])
 def test_the_place_is_the_cheapest_of_all_that_work(of_mixed, percent):
     """Against every place of the path, one by one, with its seconds from the pairs."""
     asked, _, unmodified = of_mixed
@@ -151,14 +153,52 @@ def test_the_place_is_the_cheapest_of_all_that_work(of_mixed, percent):
         return sum(p.seconds for p in menu.saving(saved_bytes)) + around(saved_bytes)
 
     places = [place for place in menu.corner_places if place <= loops.pairs.high]
-    alone = [place for place in places if not around(place)]
     # Places that save hardly more than the one before are left out.
     most = 1.02 * min(map(seconds, places))
-    if chosen is None:
-        assert min(map(seconds, alone)) <= most
-    else:
-        assert around(chosen) > 0
-        assert seconds(chosen) <= most
+    assert seconds(chosen) <= most
+    if math.isinf(most):  # The loops may need less than at the first place.
+        assert chosen == places[-1]
+    # No line is planned around loops that keep the budget alone in less time.
+    assert most == math.inf or both._cheapest(budget, most / 1.02) is None
+
+
+def beside_a_curve():
+    """A loop with a gradient in its body, beside a line that needs as much at once as the
+    loop does where it keeps little."""
+
+    def net(w, x):
+        for up, down in zip(w["up"], w["down"], strict=True):
+            x = jnp.tanh(jnp.tanh(x @ up) @ down)
+        return x
+
+    def loss(w, x, y):
+        def body(x, _):
+            out, back = jax.vjp(lambda x: net(w, x), x)
+            (slope,) = back(out)
+            return x + 0.1 * jnp.tanh(slope), jnp.mean(slope**2)
+
+        x, means = lax.scan(body, x, length=12)
+
+        def slope(y):
+            return jax.jvp(lambda y: net(w, y), (y,), (jnp.ones_like(y),))[1]
+
+        curved = jax.jvp(slope, (y,), (jnp.ones_like(y),))[1]
+        return jnp.mean(x**2) + jnp.mean(means) + jnp.mean(curved**2)
+
+    return descent(loss, weights(2), normal(512, WIDTH), normal(512, WIDTH))
+
+
+def test_the_line_is_planned_before_bodies_where_xla_needs_more_than_expected():
+    """Its peak is not where loops save, so to plan more of them would be in vain."""
+    step, args = beside_a_curve()
+    plan = remat_train_step(
+        step, budget="10%", planner=QUICK, compiler_options=LITTLE_CODE
+    ).plan(*args)
+    assert plan.measured_bytes <= plan.budget_bytes
+    assert plan.loops
+    assert plan.schedule is not None
+    assert plan.num_compilations <= 9
+    assert plan.compute_overhead < 1.4
 
 
 class CostlyMemory(CpuBackend):

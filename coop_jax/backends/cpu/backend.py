@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from coop_jax.backends.backend import Backend
 from coop_jax.backends.cpu import fence_call as fence_call  # Registers its lowering.
 from coop_jax.backends.cpu import fresh_pages
+from coop_jax.backends.cpu.early_stacks import ORDER_FOR_MEMORY, has_early_stacks
 from coop_jax.backends.cpu.pool_gradient import with_pool_gradients
 from coop_jax.backends.cpu.quirks import (
     COMBINED_SUMS,
@@ -16,6 +17,7 @@ from coop_jax.backends.cpu.quirks import (
     COPIED_UPDATES,
     CPU_QUIRKS,
     EARLY_COPIES,
+    EARLY_STACKS,
     FRESH_PAGES,
     KEPT_CONSTANTS,
     NO_GUARDS,
@@ -69,6 +71,11 @@ class CpuBackend(Backend):
 
     def prepare(self, program: Program) -> Program:
         return with_pool_gradients(program) if self.has(POOL_GRADIENT) else program
+
+    def options_of_plans(self, program: Program) -> Mapping[str, Any]:
+        if self.has(EARLY_STACKS) and has_early_stacks(program):
+            return ORDER_FOR_MEMORY
+        return super().options_of_plans(program)
 
     def fence_hints(self, program: Program, stored: StoredValues | None) -> FenceHints:
         bits, constants = frozenset[int](), frozenset[int]()

@@ -122,6 +122,17 @@ SHARED_CONSTANTS = Quirk(
     ("fence_hints",),
     "backends/cpu/test_shared_constants.py",
 )
+EARLY_STACKS = Quirk(
+    "early_stacks",
+    "The zeros that the stacks of a `scan` begin with need no argument, so XLA makes those "
+    "of all loops at the beginning of the step, where each takes the memory of its stack. "
+    "Plans of a step with several loops that stack much are compiled with XLA's order for "
+    "memory.",
+    _VERSIONS,
+    "coop_jax.backends.cpu.early_stacks",
+    ("options_of_plans",),
+    "backends/cpu/test_early_stacks.py",
+)
 
 CPU_QUIRKS = (
     POOL_GRADIENT,
@@ -135,4 +146,5 @@ CPU_QUIRKS = (
     FRESH_PAGES,
     REMOVED_BARRIERS,
     SHARED_CONSTANTS,
+    EARLY_STACKS,
 )
