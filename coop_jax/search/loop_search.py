@@ -194,12 +194,8 @@ class LoopSearch:
         low, high = stretch.low, None  # None: that of the stretch.
         too_large = small_enough = None  # Place and figure of the plans next to the budget.
         num_misses = further_bytes = 0
-        is_elsewhere = False  # Whether the peak seems not to be where the stretch saves.
         for _ in range(MAX_COMPILATIONS_OF_LOOPS):
-            if is_elsewhere and high is None:
-                at = stretch.high  # Which shows whether any place of it helps.
-            else:
-                at = self._aim(budget_bytes - further_bytes, stretch, low, high)
+            at = self._aim(budget_bytes - further_bytes, stretch, low, high)
             if stretch.bodies is not None and too_large is not None and high is None:
                 missed_bytes = (too_large[1] - budget_bytes) * self._num_devices
                 if at - too_large[0] < missed_bytes * _LEAST_OF_A_MISS:
@@ -222,8 +218,6 @@ class LoopSearch:
                     break
             else:
                 low = max(at, measured.saved_bytes) + 1
-                if too_large is not None:
-                    is_elsewhere = measured.total_bytes >= too_large[1]
                 too_large = at, measured.total_bytes
                 if stretch.bodies is not None:
                     # Every miss makes the step longer.

@@ -13,6 +13,8 @@ from coop_jax import InfeasibleBudgetError, backends, remat_train_step
 from coop_jax.backends.cpu.backend import CpuBackend
 from coop_jax.compile.as_written import compile_both
 from coop_jax.compile.traced_step import TracedStep
+from coop_jax.search.loop_search import LoopSearch
+from coop_jax.search.tight_bodies import TightBodies
 from coop_jax.searches import loop_search_of
 
 
@@ -92,6 +94,32 @@ def test_to_refuse_a_budget_nothing_is_compiled_to_run(make, most, recording):
     assert len(recording.read) <= most
     # A body that two plans have in common is read once, and so is each plan.
     assert max(collections.Counter(recording.read).values()) == 1
+
+
+def test_bodies_that_save_hardly_more_are_not_planned_after_a_miss(monkeypatch):
+    """A quick plan may need a few bytes less than what was found to be the least."""
+    step, args = until_done()
+    budget = refused(step, args) * 9 // 10
+    places = set()
+    measure = LoopSearch._measure
+
+    def recorded(search, number, at, *budget):
+        places.add((number, at))
+        return measure(search, number, at, *budget)
+
+    def num_places():
+        places.clear()
+        with pytest.raises(InfeasibleBudgetError):
+            remat_train_step(step, budget=budget, planner=QUICK).plan(*args)
+        return len(places)
+
+    def can_save(bodies, saved_bytes):
+        return saved_bytes <= 1.02 * bodies.most_saved_bytes
+
+    monkeypatch.setattr(LoopSearch, "_measure", recorded)
+    expected = num_places()
+    monkeypatch.setattr(TightBodies, "can_save_quickly", can_save)
+    assert num_places() == expected
 
 
 def test_of_plans_for_a_budget_two_are_compiled_to_run_at_most(recording):
