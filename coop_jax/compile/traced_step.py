@@ -10,7 +10,6 @@ import hashlib
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -62,7 +61,7 @@ class TracedStep:
     kwargs: dict
     captured: tuple[Any, ...] = ()
     argument_devices: tuple[frozenset[Any], ...] = ()
-    options_of_plans: Mapping[str, Any] = MappingProxyType({})
+    options_of_plans: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     _jitted: weakref.WeakKeyDictionary[Program, Any] = dataclasses.field(
         default_factory=weakref.WeakKeyDictionary, repr=False
     )
