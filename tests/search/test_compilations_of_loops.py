@@ -96,6 +96,7 @@ def test_to_refuse_a_budget_nothing_is_compiled_to_run(make, most, recording):
     assert max(collections.Counter(recording.read).values()) == 1
 
 
+@pytest.mark.slow
 def test_bodies_that_save_hardly_more_are_not_planned_after_a_miss(monkeypatch):
     """A quick plan may need a few bytes less than what was found to be the least."""
     step, args = until_done()

@@ -189,6 +189,7 @@ def beside_a_curve():
     return descent(loss, weights(2), normal(512, WIDTH), normal(512, WIDTH))
 
 
+@pytest.mark.slow
 def test_the_line_is_planned_before_bodies_where_xla_needs_more_than_expected():
     """Its peak is not where loops save, so to plan more of them would be in vain."""
     step, args = beside_a_curve()
