@@ -117,8 +117,9 @@ def test_budgets_from_all_to_the_smallest_are_kept_and_less_room_takes_no_less_t
         plan = remat_train_step(step, budget=int(budget)).plan(*args)
         assert plan.measured_bytes <= budget
         assert plan.compute_overhead >= overhead
-        # The last may have been compiled to be read before, and so may the line around it.
-        assert plan.num_compilations - len(bodies) <= 7 + 2
+        # The last may have been compiled to be read before, and so may the lines around it
+        # and around the loops without groups.
+        assert plan.num_compilations - len(bodies) <= 7 + 3
         overhead = plan.compute_overhead
 
 
