@@ -146,9 +146,10 @@ class LoopsAndLine:
 
     def _cheapest(self, budget_bytes: int, most: float) -> int | None:
         """The saved bytes of the place with the fewest modelled seconds of loops and line,
-        less than `most`; None if no place is known to work, or the line is best left as it
-        is there and loops alone keep the budget. Where they do not, XLA needs more beside
-        them than expected: that is the line's."""
+        less than `most`. Infinite: loops alone do not keep the budget. Then XLA may need
+        more beside them than expected, which is the line's, and where no place is known to
+        work it is the last one without groups. Else None if none does, or the line is best
+        left as it is there."""
         places = [place for place in self._places if self._may_keep(budget_bytes, place)]
         first = self._search_at(self._places[0].saved_bytes) if places else None
         if first is None:
@@ -166,11 +167,9 @@ class LoopsAndLine:
             key=lambda pair: pair[0].seconds + pair[1],
             default=(None, 0.0),
         )
-        if place is None and most == math.inf:
-            return self._last_without_groups(places)
-        if place is None or (not seconds and most < math.inf):
-            return None
-        return place.saved_bytes
+        if most == math.inf:
+            return self._last_without_groups(places) if place is None else place.saved_bytes
+        return None if place is None or not seconds else place.saved_bytes
 
     def _last_without_groups(self, places: Sequence[_Place]) -> int | None:
         """The saved bytes of the place where loops keep the fewest bytes without groups:
