@@ -179,6 +179,7 @@ def problem_of(
         unmodified_bytes=works_bytes,
         caller=caller,
         seconds_of=seconds_on_device(traced),
+        options_for_memory=traced.options_for_memory,
     )
 
 

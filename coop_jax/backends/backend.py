@@ -102,6 +102,12 @@ class Backend:
         """The program with equations that this backend evaluates otherwise replaced."""
         return program
 
+    @property
+    def options_for_memory(self) -> Mapping[str, Any]:
+        """Compiler options by which XLA orders a program for memory, not for what can run
+        at the same time; none where it has one order."""
+        return MappingProxyType({})
+
     def options_of_plans(self, program: Program) -> Mapping[str, Any]:
         """Compiler options of all programs that replace a step on one device.
 

@@ -126,15 +126,28 @@ class TracedStep:
         """The options of `jax.jit`, the backend's compiler options included."""
         return _compat_jit.jit_parts(self.jitted)[1]
 
-    @property
-    def plan_options(self) -> dict[str, Any]:
-        """The options of `jax.jit` of the programs that replace the step; the compiler
+    def plan_options(self, program: Program) -> dict[str, Any]:
+        """The options of `jax.jit` of a program that replaces the step; the compiler
         options of the step's own take precedence."""
         options = self.jit_options
-        if not self.options_of_plans:
+        of_plan = {**self.options_of_plans, **program.compiler_options}
+        if not of_plan:
             return options
         own = options.get("compiler_options") or {}
-        return {**options, "compiler_options": {**self.options_of_plans, **own}}
+        return {**options, "compiler_options": {**of_plan, **own}}
+
+    @property
+    def options_for_memory(self) -> dict[str, Any]:
+        """Compiler options by which XLA orders a program for memory, where it does not by
+        those that plans have, and the user leaves that to us."""
+        if self.num_devices() > 1:
+            return {}
+        own = self.jit_options.get("compiler_options") or {}
+        return {
+            name: value
+            for name, value in self.backend.options_for_memory.items()
+            if name not in own and name not in self.options_of_plans
+        }
 
     @property
     def out_tree(self) -> Any:
@@ -179,7 +192,8 @@ class TracedStep:
         `jax.jit` calls run the executable that was compiled of the same object.
         """
         if program not in self._jitted:
-            self._jitted[program] = jax.jit(self.function(program), **self.plan_options)
+            options = self.plan_options(program)
+            self._jitted[program] = jax.jit(self.function(program), **options)
         return self._jitted[program]
 
     def carrying(self, program: Program) -> StepWithArena:
@@ -196,7 +210,7 @@ class TracedStep:
         on_device = jax.sharding.SingleDeviceSharding(self.device())
         place = jax.ShapeDtypeStruct(arena.shape, arena.dtype, sharding=on_device)
         with _without_donation_warning():
-            jitted = jax.jit(step, **carried_jit_options(self.plan_options, step))
+            jitted = jax.jit(step, **carried_jit_options(self.plan_options(program), step))
             compiled = jitted.lower(place, *self.args, **self.kwargs).compile()
         return StepWithArena(
             compiled, jax.jit(lambda: empty_arena(arena), out_shardings=on_device)

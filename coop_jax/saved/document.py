@@ -14,7 +14,7 @@ from typing import Any
 from coop_jax.base.strict_values import LARGEST_INT64, shown
 
 FORMAT = "coop_jax plan"
-VERSION = 9
+VERSION = 10
 _WIDTH = 100
 _LONGEST_ROW = 4  # Items that always share a line.
 

@@ -29,7 +29,7 @@ from coop_jax.saved.loops import loops_contents, loops_of
 from coop_jax.saved.straight_line import StraightLine, check_halved, line_contents, line_of
 from coop_jax.saved.subject import Subject
 from coop_jax.search.candidates import Candidate
-from coop_jax.search.placements import XlaPlacement, unless_unchanged
+from coop_jax.search.placements import XlaPlacement, unless_unchanged, with_options
 from coop_jax.search.stretches import LoopsOfProgram
 from coop_jax.targets import target_of
 from coop_jax.trace.program import Program
@@ -117,8 +117,8 @@ class Recipe:
         chosen = self.candidate
         if chosen is None:
             return None
-        fences = chosen.is_guarded, chosen.ordered_before
-        return line_contents(StraightLine(chosen.graph, chosen.schedule, *fences))
+        how = chosen.is_guarded, chosen.ordered_before, chosen.is_for_memory
+        return line_contents(StraightLine(chosen.graph, chosen.schedule, *how))
 
     def _program(self) -> Program | None:
         if self.candidate is not None:
@@ -209,6 +209,8 @@ def rebuilt(contents: dict[str, Any], subject: Subject) -> Rebuilt:
         )
         if inside is not None:
             made = unless_unchanged(made, line.graph)
+        if line.is_for_memory:
+            made = with_options(made, subject.backend.options_for_memory)
         candidate = Candidate(
             line.graph,
             line.schedule,
@@ -217,6 +219,7 @@ def rebuilt(contents: dict[str, Any], subject: Subject) -> Rebuilt:
             figures["predicted_bytes"],
             line.is_guarded,
             line.ordered_before,
+            line.is_for_memory,
         )
     return Rebuilt(figures, loops, candidate, inside, again)
 

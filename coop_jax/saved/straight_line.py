@@ -34,13 +34,14 @@ class StraightLine:
 
     Attributes:
         graph, schedule: the schedule and the graph that it was planned on.
-        is_guarded, ordered_before: as of `Candidate`.
+        is_guarded, ordered_before, is_for_memory: as of `Candidate`.
     """
 
     graph: StepGraph
     schedule: AnySchedule
     is_guarded: bool = True
     ordered_before: frozenset[int] = frozenset()
+    is_for_memory: bool = False
 
 
 def line_contents(line: StraightLine) -> dict[str, Any]:
@@ -51,6 +52,7 @@ def line_contents(line: StraightLine) -> dict[str, Any]:
         "order": "early" if graph.is_early else "of XLA",
         "memory_fences": line.is_guarded,
         "order_fences": sorted(line.ordered_before),
+        "order_for_memory": line.is_for_memory,
         "stored": stored,
         "operations": [list(op.equations) for op in graph.operations],
         "schedule": schedule_contents(graph, line.schedule),
@@ -63,10 +65,11 @@ def line_of(node: Node, program: Program, target: Target) -> StraightLine:
     Raises:
         PlanFault: it is no plan of this program.
     """
-    order, guarded, ordered, stored_node, operations, schedule_node = node.fields(
-        *("order", "memory_fences", "order_fences"),
+    order, guarded, ordered, for_memory, *rest = node.fields(
+        *("order", "memory_fences", "order_fences", "order_for_memory"),
         *("stored", "operations", "schedule"),
     )
+    stored_node, operations, schedule_node = rest
     is_early = order.one_of(("early", "of XLA")) == "early"
     is_guarded = guarded.flag()
     stored = _stored_of(stored_node, program)
@@ -88,7 +91,7 @@ def line_of(node: Node, program: Program, target: Target) -> StraightLine:
     runs = schedule.steps[:, 0] <= RECOMPUTE
     last = int(runs.sum()) - 1
     before = frozenset(number.number(1, last) for number in ordered.items())
-    return StraightLine(graph, schedule, is_guarded, before)
+    return StraightLine(graph, schedule, is_guarded, before, for_memory.flag())
 
 
 def check_halved(graph: StepGraph, stored: Callable[[Program], StoredValues]) -> None:

@@ -45,6 +45,7 @@ class Candidate:
         is_guarded: whether it was cut with memory fences; see `segments.cut`.
         ordered_before: numbers of the executions with an order fence before them; see
             `search.order_feedback`.
+        is_for_memory: whether XLA is asked to order the program for memory.
     """
 
     graph: StepGraph
@@ -54,6 +55,7 @@ class Candidate:
     predicted_bytes: int
     is_guarded: bool = True
     ordered_before: frozenset[int] = frozenset()
+    is_for_memory: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ from coop_jax.search.candidates import (
     may_gain,
 )
 from coop_jax.search.order_feedback import same_fences
+from coop_jax.search.other_orders import in_order
 from coop_jax.search.problem import Problem
 
 # Plans that are made at most; some are the same, some are not compiled.
@@ -75,9 +76,11 @@ def closed_in(
         if len(problem.measured) >= last and not problem.is_compiled(*planned):
             break
         fences = same_fences(*planned, [one.candidate for one in problem.measured])
-        measured = problem.compile_plan(*planned, ordered_before=fences)
+        measured = problem.compile_plan(
+            *planned, ordered_before=fences, is_for_memory=found.candidate.is_for_memory
+        )
         if not measured.keeps(budget_bytes):
-            measured = problem.in_order(measured)
+            measured = in_order(problem, measured)
         if measured.keeps(budget_bytes):
             found, low = measured, _End(pool, measured.total_bytes)
         else:

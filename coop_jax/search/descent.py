@@ -18,10 +18,12 @@ from coop_jax.search.candidates import (
     Measured,
     best_of,
     is_slower,
+    least,
     may_gain,
 )
 from coop_jax.search.learnt_scratch import LearntScratch
 from coop_jax.search.order_feedback import same_fences
+from coop_jax.search.other_orders import for_memory, in_order
 from coop_jax.search.problem import Problem
 
 # A first plan leaves this part of the room free: most compiled steps need up to about a
@@ -68,6 +70,7 @@ class Descent:
         self._worst = 0  # The largest error of a plan, in bytes.
         self._found: Measured | None = None
         self._seen: set[bytes] = set()
+        self._is_for_memory, self._may_be_for_memory = False, True
         self._ordered: list[Candidate] = []  # Plans that missed, with order fences.
         self._start_skipping()
 
@@ -89,7 +92,10 @@ class Descent:
             self._seen.add(key_of(*planned))
             fences = same_fences(*planned, self._ordered)
             measured = self._problem.compile_plan(
-                *planned, self._error, ordered_before=fences
+                *planned,
+                self._error,
+                ordered_before=fences,
+                is_for_memory=self._is_for_memory,
             )
             misses = not measured.keeps(self._budget_bytes)
             if misses and self._found is None and num_left > 1:
@@ -116,13 +122,22 @@ class Descent:
         return self._found
 
     def _in_order(self, measured: Measured) -> Measured:
-        """A plan that misses the budget, with order fences if these help.
+        """A plan that misses the budget, ordered for memory by XLA or with order fences if
+        these help: fences tear apart what fuses.
 
         Where they keep it and tear apart so much that the step is noticeably slower, a
         plan for fewer bytes may be faster: it is looked for as if they did not keep it,
         and the executables decide in the end (`driver`).
         """
-        ordered = self._problem.in_order(measured)
+        again = for_memory(self._problem, measured) if self._may_be_for_memory else None
+        if again is not None:
+            # What helps one plan helps the next.
+            self._is_for_memory = least(again) < least(measured)
+            self._may_be_for_memory = False
+            measured = min(measured, again, key=least)
+            if measured.keeps(self._budget_bytes):
+                return measured
+        ordered = in_order(self._problem, measured)
         seconds = measured.executable_seconds
         if seconds is not None and ordered.keeps(self._budget_bytes):
             if is_slower(ordered, seconds):

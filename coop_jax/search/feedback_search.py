@@ -24,6 +24,7 @@ from coop_jax.search.candidates import (
 )
 from coop_jax.search.descent import Descent
 from coop_jax.search.learnt_scratch import LearntScratch
+from coop_jax.search.other_orders import for_memory, in_order
 from coop_jax.search.problem import Problem
 
 # For the tightest plans: the parts of the smallest pool that can be planned, which a plan
@@ -98,8 +99,8 @@ class FeedbackSearch:
             # On host devices a plan takes longer to compile than the step as written.
             if not (measured.keeps(budget_bytes) or self._problem.is_on_host_devices):
                 most = budget_bytes if is_probe else math.inf
-                measured = self._problem.in_order(
-                    measured, spares_fences=is_probe, most_bytes=most
+                measured = in_order(
+                    self._problem, measured, spares_fences=is_probe, most_bytes=most
                 )
             tried[key_of(*planned)] = measured
             if least(measured) <= (False, budget_bytes):
@@ -107,7 +108,11 @@ class FeedbackSearch:
             error = measured.total_bytes - self._problem.planned_bytes(*planned)
             if learnt.learn(planned, measured):
                 plans, error = None, 0
-        return min(tried.values(), key=least)
+        smallest = min(tried.values(), key=least)
+        if is_probe or smallest.keeps(budget_bytes):
+            return smallest
+        again = for_memory(self._problem, smallest)
+        return smallest if again is None else min(smallest, again, key=least)
 
     def _is_in_doubt(self, tried: Mapping[bytes, Measured]) -> bool:
         """Whether another of the tightest plans may need less than those tried."""

@@ -7,7 +7,7 @@ places all tensors, or exchanges with an arena.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from coop_jax.arena.layout import ArenaPlan, plan_arena
@@ -42,6 +42,14 @@ class Realization:
     segments: list[Segment]
     program: Program
     arena: ArenaPlan | None = None
+
+
+def with_options(realized: Realization, options: Mapping[str, Any]) -> Realization:
+    """A realization whose program is compiled with options beside the step's own."""
+    if not options:
+        return realized
+    program = dataclasses.replace(realized.program, compiler_options=options)
+    return dataclasses.replace(realized, program=program)
 
 
 def unless_unchanged(realized: Realization, graph: StepGraph) -> Realization:

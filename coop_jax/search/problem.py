@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,16 +25,19 @@ from coop_jax.plan.planner import (
 from coop_jax.plan.refused_pools import RefusedPools
 from coop_jax.search.around_copies import planned_around_copies
 from coop_jax.search.candidates import (
-    LEAST_STEP,
     SLACK_ON_MESHES,
     SLACK_WORTH_USING,
     Candidate,
     Measured,
-    least,
 )
 from coop_jax.search.copies_alive import LiveWithCopies, live_with_copies
-from coop_jax.search.order_feedback import OrderFences, order_fences
-from coop_jax.search.placements import XlaPlacement, changes_nothing, unless_unchanged
+from coop_jax.search.order_feedback import OrderFences
+from coop_jax.search.placements import (
+    XlaPlacement,
+    changes_nothing,
+    unless_unchanged,
+    with_options,
+)
 from coop_jax.search.worthwhile_bytes import Worthwhile
 from coop_jax.trace.program import Program
 from coop_jax.xla.memory_figures import compile_measured
@@ -65,6 +67,8 @@ class Problem:
         caller: the function that errors name.
         seconds_of: returns the seconds of an executable's instructions, None where they
             are not known: then compiled plans are compared by what they recompute.
+        options_for_memory: compiler options by which XLA orders a program for memory; none
+            where there is one order.
         leaves_unchanged: whether a schedule that changes nothing is the program as it is,
             without the order that plans give to updates in place: for a program that was
             compiled, so that its bytes are known to be `unmodified_bytes`.
@@ -84,13 +88,14 @@ class Problem:
     caller: str = "remat_train_step"
     seconds_of: Callable[[Any], float | None] = lambda compiled: None
     leaves_unchanged: bool = False
+    options_for_memory: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.least_fixed_bytes is None:
             self.least_fixed_bytes = self.fixed_bytes
         self._plans: dict[tuple[Any, ...], Planned | None] = {}
-        self._compiled: dict[tuple[bytes, tuple[int, ...]], Measured] = {}
-        self._order_fences: dict[tuple[Measured, bool], OrderFences] = {}
+        self._compiled: dict[tuple[bytes, tuple[int, ...], bool], Measured] = {}
+        self.order_fences: dict[tuple[Measured, bool], OrderFences] = {}
         self._readable: dict[Measured, Any] = {}
         self._smallest: dict[tuple[StepGraph, ...], tuple[StepGraph, SmallestPool]] = {}
         self._refused = RefusedPools()
@@ -244,6 +249,7 @@ class Problem:
         *,
         is_guarded: bool = True,
         ordered_before: frozenset[int] = frozenset(),
+        is_for_memory: bool = False,
     ) -> Candidate:
         """A schedule with its program.
 
@@ -252,6 +258,7 @@ class Problem:
             error: bytes by which XLA's figure for an earlier plan exceeded its planned
                 bytes.
             is_guarded, ordered_before: see `XlaPlacement.segments`.
+            is_for_memory: whether XLA orders the program for memory.
         """
         planned_bytes = self.planned_bytes(graph, schedule)
         realized = self.placement.realize(
@@ -259,6 +266,8 @@ class Problem:
         )
         if self.leaves_unchanged:
             realized = unless_unchanged(realized, graph)
+        if is_for_memory:
+            realized = with_options(realized, self.options_for_memory)
         return Candidate(
             graph=graph,
             schedule=schedule,
@@ -267,6 +276,7 @@ class Problem:
             predicted_bytes=planned_bytes + error,
             is_guarded=is_guarded,
             ordered_before=ordered_before,
+            is_for_memory=is_for_memory,
         )
 
     def compile_plan(
@@ -277,52 +287,20 @@ class Problem:
         *,
         is_guarded: bool = True,
         ordered_before: frozenset[int] = frozenset(),
+        is_for_memory: bool = False,
     ) -> Measured:
         """A candidate with XLA's figure; arguments as of `candidate`."""
         candidate = self.candidate(
-            graph, schedule, error, is_guarded=is_guarded, ordered_before=ordered_before
+            *(graph, schedule, error),
+            is_guarded=is_guarded,
+            ordered_before=ordered_before,
+            is_for_memory=is_for_memory,
         )
         counts = tuple(len(s.executions) for s in candidate.realized.segments)
-        key = key_of(graph, schedule), counts
+        key = key_of(graph, schedule), counts, is_for_memory
         if key not in self._compiled:
             self._compiled[key] = self._compile(candidate)
         return self._compiled[key]
-
-    def in_order(
-        self,
-        measured: Measured,
-        *,
-        spares_fences: bool = True,
-        most_bytes: float = math.inf,
-    ) -> Measured:
-        """A compiled plan, or the same with order fences, where XLA left the plan's order
-        while it kept more alive than planned, and if that needs fewer bytes.
-
-        Arguments:
-            measured: the plan.
-            spares_fences: see `order_feedback.order_fences`.
-            most_bytes: bytes that it is expected to keep within a hundredth with these
-                fences, or else is not compiled with them.
-        """
-        candidate = measured.candidate
-        plan = candidate.graph, candidate.schedule
-        if measured.compiled is None or self.placement.has_arena:
-            return measured
-        key = measured, spares_fences
-        if key not in self._order_fences:
-            self._order_fences[key] = order_fences(
-                *plan, self.read(measured), spares_fences=spares_fences
-            )
-        fences = self._order_fences[key]
-        before = fences.before | candidate.ordered_before
-        expected = measured.total_bytes - fences.saved_bytes
-        is_hopeless = expected > most_bytes * (1 + 1 / LEAST_STEP)
-        if before == candidate.ordered_before or is_hopeless:
-            return measured
-        ordered = self.compile_plan(
-            *plan, is_guarded=candidate.is_guarded, ordered_before=before
-        )
-        return min(measured, ordered, key=least)
 
     def read(self, measured: Measured) -> Any:
         """A plan's executable with its buffer assignment."""
@@ -335,7 +313,7 @@ class Problem:
 
     def is_compiled(self, graph: StepGraph, schedule: AnySchedule) -> bool:
         """Whether the plan was compiled, with memory fences or without."""
-        return any(key == key_of(graph, schedule) for key, _ in self._compiled)
+        return any(key == key_of(graph, schedule) for key, *_ in self._compiled)
 
     def _compile(self, candidate: Candidate) -> Measured:
         """Compile a candidate, and log its figures."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ class Program:
         debug_info: names of arguments and results, for XLA's parameter names.
         mapped: the `shard_map` that it is the body of (`trace.mapped`): its values are
             those of one device. None: its values are whole arrays.
+        compiler_options: those that it is compiled with beside the step's own, which take
+            precedence.
     """
 
     constvars: tuple[Any, ...]
@@ -40,6 +42,7 @@ class Program:
     donated: tuple[bool, ...]
     debug_info: Any
     mapped: Any = None
+    compiler_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_jaxpr(self) -> Any:
         return _compat.close_jaxpr(

@@ -26,6 +26,8 @@ from coop_jax.xla.shapes import Index, leaves, sizes_of
 
 # Their results are their operands' buffers.
 _FORWARDS = frozenset("bitcast opt-barrier add-dependency domain async-update".split())
+# They name buffers, and read none: XLA may put them anywhere behind what made these.
+_NAMES = frozenset("tuple get-tuple-element".split())
 # Of these the called computations run in memory of their own; a fusion's do not.
 _RUNS_NESTED = frozenset("while conditional call".split())
 _MOVES = frozenset("copy copy-start".split())
@@ -263,7 +265,9 @@ class Flow:
         """The last instruction that reads every value, by its number."""
         last: dict[int, int] = {}
         for at, number in enumerate(self.sequence):
-            for operand in self._module.instructions[number].operands:
+            instruction = self._module.instructions[number]
+            operands = () if instruction.opcode in _NAMES else instruction.operands
+            for operand in operands:
                 for value in self.held[operand].values():
                     last[id(value)] = at
             for value in self.held[number].values():

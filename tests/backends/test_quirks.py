@@ -323,6 +323,12 @@ def test_early_stacks():
     assert not off.options_of_plans(program)
 
 
+def test_concurrent_order():
+    on, off = on_and_off("cpu", "concurrent_order")
+    assert on.options_for_memory
+    assert not off.options_for_memory
+
+
 # XLA:GPU.
 
 

@@ -6,52 +6,23 @@ import functools
 import random
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from steps import QUICK, mlp_arguments, mlp_step, traced
+from message_passing import arguments, message_passing_step, problem_for
+from steps import QUICK, mlp_arguments, mlp_step
 
 import coop_jax
-from coop_jax.compile.as_written import compile_both
 from coop_jax.plan.decoded import executions
 from coop_jax.plan.planner import plan_pool, unconstrained
 from coop_jax.search.live_bytes_feedback import executions_by_instruction
 from coop_jax.search.order_feedback import _out_of_order, same_fences
-from coop_jax.search.placements import XLA_PLACES
+from coop_jax.search.other_orders import in_order
 from coop_jax.search.replayed_order import ReplayedOrder
-from coop_jax.searches import problem_of
 from coop_jax.xla.buffer_assignment import published_module, temporary_addresses
 from coop_jax.xla.liveness import live_bytes
 
-_EDGES, _NODES, _WIDTH = 8192, 1024, 32
 # Of the way from the fewest bytes to all, for a plan.
 _PARTS = (0.5, 0.7, 0.8)
-
-
-def message_passing_step(weights, nodes, senders, receivers):
-    def loss(weights):
-        hidden = nodes
-        for w in weights:
-            sent = hidden @ w
-            gate = jax.nn.sigmoid(jnp.sum(sent[senders] * hidden[receivers], -1))
-            messages = sent[senders] * gate[:, None]
-            hidden = hidden + jnp.zeros_like(hidden).at[receivers].add(messages)
-        return jnp.mean(hidden**2)
-
-    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights))
-
-
-def arguments():
-    weights = [jnp.full((_WIDTH, _WIDTH), 0.01 * (i + 1)) for i in range(3)]
-    nodes = jnp.linspace(-1, 1, _NODES * _WIDTH).reshape(_NODES, _WIDTH)
-    senders, receivers = np.random.default_rng(0).integers(0, _NODES, (2, _EDGES))
-    return weights, nodes, jnp.asarray(senders), jnp.asarray(receivers)
-
-
-def problem_for(fn, *args):
-    step = traced(fn, *args)
-    tagged = compile_both(step).tagged
-    return problem_of(step, QUICK, lambda line: None, tagged, XLA_PLACES)
 
 
 @functools.cache
@@ -68,7 +39,7 @@ def compiled(part):
     most = unconstrained(graph, QUICK).statistics.max_live_bytes
     pool = smallest.pool_bytes + int(part * (most - smallest.pool_bytes))
     measured = made.compile_plan(graph, plan_pool(graph, pool, QUICK))
-    return measured, made.in_order(measured)
+    return measured, in_order(made, measured)
 
 
 def plan_of(measured):
@@ -115,7 +86,7 @@ def test_a_plan_that_is_run_in_its_order_has_no_order_fences():
     graph, smallest = made.smallest_of(made.graphs[:1])
     measured = made.compile_plan(graph, smallest.schedule)
     assert measured.recompute_seconds
-    assert made.in_order(measured) is measured
+    assert in_order(made, measured) is measured
     assert len(made.measured) == 1
 
 

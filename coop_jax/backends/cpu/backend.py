@@ -9,10 +9,12 @@ from typing import Any
 from coop_jax.backends.backend import Backend
 from coop_jax.backends.cpu import fence_call as fence_call  # Registers its lowering.
 from coop_jax.backends.cpu import fresh_pages
-from coop_jax.backends.cpu.early_stacks import ORDER_FOR_MEMORY, has_early_stacks
+from coop_jax.backends.cpu.early_stacks import has_early_stacks
+from coop_jax.backends.cpu.order_for_memory import ORDER_FOR_MEMORY
 from coop_jax.backends.cpu.pool_gradient import with_pool_gradients
 from coop_jax.backends.cpu.quirks import (
     COMBINED_SUMS,
+    CONCURRENT_ORDER,
     COPIED_INPUTS,
     COPIED_UPDATES,
     CPU_QUIRKS,
@@ -71,6 +73,12 @@ class CpuBackend(Backend):
 
     def prepare(self, program: Program) -> Program:
         return with_pool_gradients(program) if self.has(POOL_GRADIENT) else program
+
+    @property
+    def options_for_memory(self) -> Mapping[str, Any]:
+        if self.has(CONCURRENT_ORDER):
+            return ORDER_FOR_MEMORY
+        return super().options_for_memory
 
     def options_of_plans(self, program: Program) -> Mapping[str, Any]:
         if self.has(EARLY_STACKS) and has_early_stacks(program):

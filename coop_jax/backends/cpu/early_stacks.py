@@ -8,18 +8,10 @@ has several loops that stack much, its plans are compiled with XLA's order for m
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import Any
-
 from coop_jax.loops.bodies import has_bodies
 from coop_jax.loops.loop import Loop
 from coop_jax.trace.costs import aval_bytes
 from coop_jax.trace.program import Program
-
-ORDER_FOR_MEMORY: MappingProxyType[str, Any] = MappingProxyType(
-    {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
-)
-"""The option of XLA:CPU by which nothing is made before it is needed."""
 
 # All loops but one stack much if it is more than the stacks of all over this number. The
 # stacks of one loop and of its gradient are alive one after the other in any order.

@@ -133,6 +133,17 @@ EARLY_STACKS = Quirk(
     ("options_of_plans",),
     "backends/cpu/test_early_stacks.py",
 )
+CONCURRENT_ORDER = Quirk(
+    "concurrent_order",
+    "XLA orders a program so that much can run at the same time: what has all its "
+    "operands comes next, whatever it makes. A plan that misses its budget by what runs "
+    "too early is compiled once more with XLA's order for memory, before fences keep it "
+    "to its own.",
+    _VERSIONS,
+    "coop_jax.backends.cpu.order_for_memory",
+    ("options_for_memory",),
+    "search/test_other_orders.py",
+)
 
 CPU_QUIRKS = (
     POOL_GRADIENT,
@@ -147,4 +158,5 @@ CPU_QUIRKS = (
     REMOVED_BARRIERS,
     SHARED_CONSTANTS,
     EARLY_STACKS,
+    CONCURRENT_ORDER,
 )

@@ -14,7 +14,8 @@ from steps import (
 )
 
 from coop_jax import InfeasibleBudgetError, backends, remat_train_step
-from coop_jax.backends.cpu.early_stacks import ORDER_FOR_MEMORY, has_early_stacks
+from coop_jax.backends.cpu.early_stacks import has_early_stacks
+from coop_jax.backends.cpu.order_for_memory import ORDER_FOR_MEMORY
 
 WIDTH, TIMES, BATCH = 16, 64, 16
 
@@ -96,7 +97,8 @@ def test_an_option_of_the_users_takes_precedence():
     (name,) = ORDER_FOR_MEMORY
     as_early_as_it_can = {name: "CPU_SCHEDULER_TYPE_CONCURRENCY_OPTIMIZED"}
     step, args = recurrent_layers()
-    options = traced(step, *args, compiler_options=as_early_as_it_can).plan_options
+    step = traced(step, *args, compiler_options=as_early_as_it_can)
+    options = step.plan_options(step.program)
     assert options["compiler_options"] == as_early_as_it_can
 
 
