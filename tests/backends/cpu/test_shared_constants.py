@@ -1,8 +1,12 @@
 """Constants whose arrays XLA:CPU must not share between segments."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax import lax
 from steps import assert_trees_equal, largest_difference, planned_program, run, traced
 
 import coop_jax
@@ -19,6 +23,31 @@ def found_in(fn, x=LARGE):
     return [program.eqns[index].primitive.name for index in shared_constants(program)]
 
 
+def one():
+    """A constant that JAX does not compute by itself."""
+    return lax.mul(np.float32(1), np.float32(1))
+
+
+def full(scalar):
+    return lax.broadcast_in_dim(scalar, LARGE.shape, ())
+
+
+@pytest.mark.parametrize(
+    ("fn", "names"),
+    [
+        (lambda x: x * full(one() / 3.0), ["div", "mul"]),
+        (lambda x: x + full(0.3 * one()), ["mul", "mul"]),
+        (lambda x: x * full(one() / 4.0 / 3.0), ["div", "div", "mul"]),
+        (lambda x: jax.grad(lambda x: 0.3 * jnp.mean(x * x))(x), ["div", "mul"]),
+    ],
+)
+def test_what_is_computed_from_constants_passes_a_fence(fn, names):
+    program = traced(fn, LARGE).program
+    found = [program.eqns[index] for index in shared_constants(program)]
+    assert sorted(eqn.primitive.name for eqn in found) == names
+    assert all(not eqn.outvars[0].aval.shape for eqn in found)
+
+
 @pytest.mark.parametrize(
     ("fn", "name"),
     [
@@ -28,6 +57,8 @@ def found_in(fn, x=LARGE):
         (lambda x: 1.0 - x, "sub"),
         (lambda x: x * 0.25, "mul"),
         (lambda x: x / 8.0, "div"),
+        (lambda x: x * 0.1, "mul"),
+        (lambda x: x / 3.0, "div"),
     ],
 )
 def test_constants_that_pass_a_fence(fn, name):
@@ -38,8 +69,12 @@ def test_constants_that_pass_a_fence(fn, name):
 @pytest.mark.parametrize(
     "fn",
     [
-        pytest.param(lambda x: x * 0.1, id="XLA joins factors"),
-        pytest.param(lambda x: x / 3.0, id="XLA multiplies by the reciprocal"),
+        pytest.param(lambda x: x * 0.1 * 0.3, id="XLA joins factors"),
+        pytest.param(lambda x: (x * 0.1).T / 0.3, id="XLA joins a factor and a divisor"),
+        pytest.param(lambda x: x * 0.0, id="zero"),
+        pytest.param(lambda x: x / full(0.3 * one()), id="XLA divides by what it computes"),
+        pytest.param(lambda x: x * full(one() / 3.0 / 7.0), id="XLA joins divisors"),
+        pytest.param(lambda x: x * full(jnp.tanh(one())), id="other operations"),
         pytest.param(lambda x: 1.0 / x, id="no divisor"),
         pytest.param(lambda x: x**2.0, id="XLA multiplies"),
         pytest.param(lambda x: x.astype(jnp.int32) + 1, id="integers"),
@@ -50,14 +85,14 @@ def test_constants_that_stay_where_they_are(fn):
     assert found_in(fn) == []
 
 
-def attention_step(weights, x):
+def attention_step(weights, x, scale=4.0):
     """SGD step of 32 latent values that attend to `x` four times, with scaled scores."""
 
     def loss(weights):
         latent = jnp.ones((8, 32, 64))
         for of_queries, of_keys in weights:
             queries, keys = latent @ of_queries, x @ of_keys
-            scores = jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", queries, keys) / 4.0)
+            scores = jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", queries, keys) / scale)
             latent = latent + jnp.einsum("bqk,bkd->bqd", scores, x)
             latent = latent + jax.nn.gelu(latent)
         return jnp.mean(latent**2)
@@ -84,9 +119,10 @@ def num_fenced_constants(program):
     return sum(isinstance(atom, Literal) for eqn in fences for atom in eqn.invars)
 
 
-def test_a_segment_has_its_own_constants():
+@pytest.mark.parametrize("scale", [4.0, 12**0.5])
+def test_a_segment_has_its_own_constants(scale):
     args = attention_arguments()
-    step = traced(attention_step, *args)
+    step = traced(functools.partial(attention_step, scale=scale), *args)
     on = planned_program(step, backends.named("cpu"), 0.5)
     off = planned_program(step, backends.without("cpu", "shared_constants"), 0.5)
     assert num_fenced_constants(off) == 0 < num_fenced_constants(on)
