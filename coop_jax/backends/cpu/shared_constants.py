@@ -114,7 +114,7 @@ class _Constants:
         return _is_exact(constant.number) or not self._is_scaled_twice(index, place)
 
     def _is_scaled_twice(self, index: int, place: int) -> bool:
-        """Whether another constant scales what this one does: XLA joins two that it sees."""
+        """Whether another constant scales the same: XLA joins two that it sees."""
         eqn = self._eqns[index]
         before = self._behind_layouts(eqn.invars[1 - place])
         after = [i for v in eqn.outvars for i in self._readers_behind_layouts(v)]
