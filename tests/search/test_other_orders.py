@@ -81,6 +81,7 @@ def planned():
     return plan_for((measured.total_bytes + ordered.total_bytes) // 2)
 
 
+@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="there other plans keep it")
 def test_a_budget_is_kept_with_less_recomputation():
     plan = planned()
     assert plan.measured_bytes <= plan.budget_bytes
