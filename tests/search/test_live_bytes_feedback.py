@@ -164,8 +164,12 @@ def test_a_search_learns(read):
         read, lambda scratch: [read.graph_with(scratch)], options=whole
     )
     found = search._search().tightest(0, num_left=3)
-    assert 1 < search.num_compilations == len(lines) <= 3
+    assert search.num_compilations == len(lines)
     measured = list(search.problem.measured)
+    # Plans, and some of them once more with order fences.
+    num_plans = sum(not m.candidate.ordered_before for m in measured)
+    assert 1 < num_plans <= 3
+    assert len(measured) <= 2 * num_plans
     assert found is min(measured, key=lambda m: m.total_bytes)
     errors = [abs(m.candidate.predicted_bytes / m.total_bytes - 1) for m in measured]
     assert errors[-1] < 0.05 < 0.15 < errors[0]
