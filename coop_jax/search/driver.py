@@ -125,7 +125,8 @@ class BudgetSearch:
                 XLA needs clearly more for them than planned, behind at most two that were
                 expected to keep it; after two more where the tightest were expected to keep
                 it by far, or need no less than the step as written. A plan that misses is
-                compiled once more where order fences may help.
+                compiled once more where order fences may help, and the first such that was
+                expected to keep it in XLA's order for memory before that.
         """
         if self.is_refused_at_once(budget_bytes):
             raise self._refusals.at_once(budget_bytes, self._smallest_that_works)

@@ -24,7 +24,7 @@ from coop_jax.search.candidates import (
 )
 from coop_jax.search.descent import Descent
 from coop_jax.search.learnt_scratch import LearntScratch
-from coop_jax.search.other_orders import for_memory, in_order
+from coop_jax.search.other_orders import in_order
 from coop_jax.search.problem import Problem
 
 # For the tightest plans: the parts of the smallest pool that can be planned, which a plan
@@ -108,11 +108,7 @@ class FeedbackSearch:
             error = measured.total_bytes - self._problem.planned_bytes(*planned)
             if learnt.learn(planned, measured):
                 plans, error = None, 0
-        smallest = min(tried.values(), key=least)
-        if is_probe or smallest.keeps(budget_bytes):
-            return smallest
-        again = for_memory(self._problem, smallest)
-        return smallest if again is None else min(smallest, again, key=least)
+        return min(tried.values(), key=least)
 
     def _is_in_doubt(self, tried: Mapping[bytes, Measured]) -> bool:
         """Whether another of the tightest plans may need less than those tried."""
