@@ -138,16 +138,12 @@ class TracedStep:
 
     @property
     def options_for_memory(self) -> dict[str, Any]:
-        """Compiler options by which XLA orders a program for memory, where it does not by
-        those that plans have, and the user leaves that to us."""
+        """Compiler options for an order for memory, without those that plans have."""
         if self.num_devices() > 1:
             return {}
-        own = self.jit_options.get("compiler_options") or {}
-        return {
-            name: value
-            for name, value in self.backend.options_for_memory.items()
-            if name not in own and name not in self.options_of_plans
-        }
+        known = self.plan_options(self.program).get("compiler_options") or {}
+        options = self.backend.options_for_memory.items()
+        return {name: value for name, value in options if name not in known}
 
     @property
     def out_tree(self) -> Any:

@@ -95,6 +95,7 @@ class Problem:
             self.least_fixed_bytes = self.fixed_bytes
         self._plans: dict[tuple[Any, ...], Planned | None] = {}
         self._compiled: dict[tuple[bytes, tuple[int, ...], bool], Measured] = {}
+        # Of compiled plans, by whether fences are spared: see `search.other_orders`.
         self.order_fences: dict[tuple[Measured, bool], OrderFences] = {}
         self._readable: dict[Measured, Any] = {}
         self._smallest: dict[tuple[StepGraph, ...], tuple[StepGraph, SmallestPool]] = {}

@@ -51,12 +51,17 @@ class _Constant:
 
 
 class _Constants:
+    """The constants of a program, and what else XLA computes while it compiles."""
+
     def __init__(self, program: Program) -> None:
         self._eqns = program.eqns
         self._consumers = consumers_of(program)
         self._made_by = {v: i for i, eqn in enumerate(program.eqns) for v in eqn.outvars}
         self._known: dict[Any, _Constant] = {}
+        self._folded: set[Any] = set()
         for index, eqn in enumerate(program.eqns):
+            if all(map(self._is_folded, eqn.invars)):
+                self._folded.update(eqn.outvars)
             constant = self._computed(index, eqn)
             if constant is not None and constant.num_divisions <= 1:
                 self._known[eqn.outvars[0]] = constant
@@ -122,8 +127,11 @@ class _Constants:
 
     def _is_scale(self, index: int) -> bool:
         eqn = self._eqns[index]
-        constants = (self._of(index, atom) for atom in eqn.invars)
-        return eqn.primitive.name in _SCALES and any(c is not None for c in constants)
+        return eqn.primitive.name in _SCALES and any(map(self._is_folded, eqn.invars))
+
+    def _is_folded(self, atom: Any) -> bool:
+        """Whether XLA sees the value of an operand."""
+        return isinstance(atom, Literal) or atom in self._folded
 
     def _behind_layouts(self, atom: Any) -> Iterable[int]:
         """The equation that makes a value, in whatever layout."""

@@ -71,6 +71,7 @@ def test_constants_that_pass_a_fence(fn, name):
     [
         pytest.param(lambda x: x * 0.1 * 0.3, id="XLA joins factors"),
         pytest.param(lambda x: (x * 0.1).T / 0.3, id="XLA joins a factor and a divisor"),
+        pytest.param(lambda x: x * 0.1 * full(lax.sqrt(one())), id="XLA folds a factor"),
         pytest.param(lambda x: x * 0.0, id="zero"),
         pytest.param(lambda x: x / full(0.3 * one()), id="XLA divides by what it computes"),
         pytest.param(lambda x: x * full(one() / 3.0 / 7.0), id="XLA joins divisors"),
